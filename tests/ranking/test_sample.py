@@ -8,6 +8,7 @@ import pytest
 from tempera.errors import ConfigError
 from tempera.ranking.metrics import Relevant, evaluate
 from tempera.ranking.nearest import top
+from tempera.ranking.ranking import Ranking
 from tempera.ranking.sample import Budget, sample_corpus
 
 RELEVANT = Relevant(
@@ -59,17 +60,21 @@ def test_the_bias_is_the_difference_and_less_with_hard_documents() -> None:
     docs[relevant.doc] += 0.7 * queries
     metrics = ["ndcg@10", "recall@10"]
     ranked = top(queries, docs, 20)[1]
-    whole = evaluate(ranked, relevant, metrics)
+    whole = Ranking.of(ranked, relevant, metrics)
     found = {}
     for name, ranking in (("random", None), ("hard", ranked)):
         sample = sample_corpus(relevant, 2000, 400, ranking)
-        small = evaluate(top(queries, docs[sample.docs], 20)[1], sample.relevant, metrics)
-        found[name] = sample.bias(queries, docs, metrics, relevant)
+        of_sample = top(queries, docs[sample.docs], 20)[1]
+        found[name] = Ranking.of(of_sample, sample.relevant, metrics).bias(whole)
+        small = evaluate(of_sample, sample.relevant, metrics)
         for metric, value in found[name].items():
-            assert value == pytest.approx(small[metric].mean() - whole[metric].mean(), abs=1e-12)
+            excess = (small[metric] - evaluate(ranked, relevant, metrics)[metric]).mean()
+            assert value == pytest.approx(excess, abs=1e-12)
     assert found["random"]["ndcg@10"] > 2 * found["hard"]["ndcg@10"] >= 0
     everything = sample_corpus(relevant, 2000, 2000)
-    assert everything.bias(queries, docs, metrics, relevant) == dict.fromkeys(metrics, 0)
+    ranked_again = top(queries, docs[everything.docs], 20)[1]
+    again = Ranking.of(ranked_again, everything.relevant, metrics)
+    assert again.bias(whole) == dict.fromkeys(metrics, 0)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.5])

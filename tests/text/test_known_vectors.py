@@ -223,3 +223,18 @@ def test_vectors_read_in_bf16_are_kept_apart(
     assert 1e-5 < difference < 0.05
     exact.known.forget()
     assert np.array_equal(exact.corpus, vectors[0])
+
+
+def test_vectors_that_are_handed_over_are_moved_and_forgotten(
+    model: Path, tmp_path: Path, read: list[tuple[int, ...]]
+) -> None:
+    data = task_of(model, tmp_path, "handed").data
+    rows = data.texts.ranked
+    before = data.remembered(rows).copy()
+    order = np.random.default_rng(0).permutation(len(rows))
+    read.clear()
+    moved = data.known.handed_over(rows[order], "doc", data.vectors)
+    assert np.array_equal(moved, before[order]) and read == [] and data.known.blocks == []
+    data.tower.compare_by("cosine")
+    some = data.known.handed_over(rows[:7], "doc", data.vectors)
+    np.testing.assert_allclose(some, before[:7], rtol=0, atol=1e-6)

@@ -145,7 +145,10 @@ def _precisions(document: Mapping[str, Any]) -> ReportTable:
         cells = [row["precision"], f"{row['bytes'] / 1e6:,.0f}"]
         cells += [_number(row["metrics"][name]) for name in metrics]
         sections.setdefault(f"{row['width']} numbers", []).append(tuple(cells))
-    title = f"{document['queries']:,} queries, by width and precision, with megabytes of a million documents"
+    among = ""
+    if "documents" in document:
+        among = f" among {document['documents']:,} documents"
+    title = f"{document['queries']:,} queries{among}, by width and precision, with megabytes of a million documents"
     return ReportTable(title, ("", "MB", *metrics), sections)
 
 

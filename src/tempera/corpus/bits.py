@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.console import logger
 from ..io.manifest import refuse_damaged
+from ..ranking.fusion import Moments
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -63,15 +64,8 @@ class Bits:
     def of(cls, vectors: Vectors) -> Bits:
         """Return the bits of vectors, [c, D], which are read block by block."""
         count, width = vectors.shape
-        total = np.zeros(width)
-        for part in _parts(count):
-            total += vectors[part].sum(0, dtype=np.float64)
-        mean = total / max(1, count)
-        products = np.zeros((width, width))
-        for part in _parts(count):
-            centred = vectors[part] - mean.astype(np.float32)
-            products += centred.T @ centred
-        covariance = products / max(1, count)
+        moments = Moments.of(vectors)
+        mean, covariance = moments.mean, moments.covariance
         levels = _levels(width)
         deviations = np.outer(_quantiles(levels), np.sqrt(covariance.diagonal()))
         thresholds = (mean + deviations).astype(np.float32)
@@ -98,9 +92,7 @@ class Bits:
     def moments(self, queries: Vectors) -> tuple[Doubles, Doubles]:
         """Return the mean and the standard deviation of the inner products of each query, [q, D],
         with all documents, [q] each."""
-        precise = queries.astype(np.float64)
-        variance = np.einsum("qd,qd->q", precise @ self.covariance, precise)
-        return precise @ self.mean, np.sqrt(np.maximum(variance, 0))
+        return Moments(self.mean, self.covariance)(queries)
 
     def write(self, folder: Path, checksum: str) -> None:
         """Write the bits beside the vectors of an index.

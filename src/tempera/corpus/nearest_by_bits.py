@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..ranking.nearest import ROUNDING, scores_at, top_of
+from ..ranking.fusion import standardised_at, union
+from ..ranking.nearest import scores_at, top_of
 from .bits import Bits, Doubles, Positions, Vectors, candidates
 
 if TYPE_CHECKING:  # recommenders search an index, too, and import nothing of texts
@@ -68,23 +68,14 @@ def top_by_both(
     positions = np.empty((len(texts), k), np.int64)
     for i, text in enumerate(texts):
         by_words = words.scores([text])[0]  # [c]
-        both = _union(near[i], _best(by_words, candidates(k) // _FEWER))  # [m]
+        both = union(near[i], _best(by_words, candidates(k) // _FEWER))  # [m]
         by_vectors = scores_at(queries[i : i + 1], docs, both[None])[0].astype(np.float64)
         fused = weight * (by_vectors - mean[i]) / deviation[i]
-        fused += (1 - weight) * _standardised_at(by_words, both)
+        fused += (1 - weight) * standardised_at(by_words, both)
         best, order = top_of(fused[None], k)
         scores[i] = best[0]
         positions[i] = both[order[0]]
     return scores, positions
-
-
-def _union(first: Positions, second: Positions) -> Positions:
-    """Return the positions in either, ascending; `np.union1d` takes ten times as long."""
-    both = np.sort(np.concatenate([first, second]))
-    is_new = np.ones(len(both), np.bool_)
-    np.not_equal(both[1:], both[:-1], out=is_new[1:])
-    union: Positions = both[is_new]
-    return union
 
 
 def _best(scores: Vectors, count: int) -> Positions:
@@ -95,16 +86,3 @@ def _best(scores: Vectors, count: int) -> Positions:
     _, order = top_of(scores[above][None], count)
     best: Positions = above[order[0]]
     return best
-
-
-def _standardised_at(scores: Vectors, positions: Positions) -> Doubles:
-    """Return some of the scores of all documents, [c] -> [m], as `ranking.fusion.standardised` has
-    them."""
-    most = float(scores.max())
-    if most - float(scores.min()) <= ROUNDING * max(1, most):
-        return np.zeros(len(positions))
-    precise = scores.astype(np.float64)
-    mean = precise.mean()
-    deviation = np.sqrt(precise @ precise / len(precise) - mean**2)
-    standardised: NDArray[np.float64] = (precise[positions] - mean) / deviation
-    return standardised

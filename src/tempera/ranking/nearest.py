@@ -38,6 +38,8 @@ def refuse_not_finite(embeddings: NDArray[np.floating], of: str, why: str = _DIV
         ...
     tempera.errors.DataError: the embeddings of queries are not finite (1 of 2, the first is row 1): the model has ...
     """
+    if np.isfinite(embeddings.sum(1)).all():  # in a quarter of the time
+        return
     wrong = ~np.isfinite(embeddings).all(1)
     if wrong.any():
         raise DataError(
@@ -159,6 +161,19 @@ def top_of(scores: Scores, k: int) -> tuple[Scores, Ints]:
     return -np.take_along_axis(negated, kept, 1), np.take_along_axis(positions, kept, 1)
 
 
+def top_above_zero(scores: Floats, k: int) -> Ints:
+    """Return the positions of the k highest scores above 0 of a single query, best first, [c] -> at
+    most k; equal scores in the order of the documents.
+
+    >>> top_above_zero(np.array([0.5, 0.0, 0.7, 0.5], np.float32), 5).tolist()
+    [2, 0, 3]
+    """
+    bound = _lower_bound(scores[None], min(k, len(scores)))[0, 0]
+    above = np.flatnonzero(scores >= bound if bound > 0 else scores > 0)
+    best: Ints = above[np.argsort(-scores[above], kind="stable")[:k]]
+    return best
+
+
 def scores_at(queries: Floats, docs: NDArray[np.floating], positions: Ints) -> Floats:
     """Return the inner products of each query with the documents at its positions, [q, D] and [q,
     k] -> [q, k]."""
@@ -174,10 +189,9 @@ def _lower_bound(scores: Scores, k: int) -> Scores:
     It is the k-th highest of the maxima of at least k groups of columns.
     """
     groups = min(scores.shape[1], max(4 * k, 1024))
-    maxima = scores[:, :groups].copy()
-    for start in range(groups, scores.shape[1] - groups + 1, groups):
-        np.maximum(maxima, scores[:, start : start + groups], out=maxima)
-    return np.partition(maxima, groups - k, axis=1)[:, groups - k, None]
+    times = scores.shape[1] // groups
+    whole = scores[:, : times * groups].reshape(len(scores), times, groups)
+    return np.partition(whole.max(1), groups - k, axis=1)[:, groups - k, None]
 
 
 def _of_queries(without: tuple[Ints, Ints], start: int, stop: int) -> tuple[Ints, Ints]:

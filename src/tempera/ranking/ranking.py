@@ -50,6 +50,17 @@ class Ranking:
         """The means over queries."""
         return {name: float(values.mean()) for name, values in self.per_query.items()}
 
+    def bias(self, whole: Ranking) -> dict[str, float]:
+        """Return each metric of this ranking of a sample of a corpus, less the metric of the same
+        queries on the whole corpus.
+
+        Measured on the untrained model, the bias estimates the excess of the metrics during
+        training over the metrics on the whole corpus. The bias shrinks as the model improves, and
+        is no correction.
+        """
+        metrics = whole.metrics
+        return {name: value - metrics[name] for name, value in self.metrics.items()}
+
     def intervals(self) -> dict[str, Difference]:
         """Return the means with their intervals."""
         return bootstrap_metrics(self.per_query)

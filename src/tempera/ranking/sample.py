@@ -5,7 +5,6 @@ Letters in shapes: q queries, c documents, s sampled documents, K depth of a ran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,35 +12,19 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from .metrics import Relevant
-from .ranking import Ranking
 
 Ints = NDArray[np.int64]
-Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Sample:
     """A part of a corpus with every relevant document; scores on the sample are too high, by
-    `bias`."""
+    `Ranking.bias`."""
 
     docs: Ints  # [s] positions in the corpus, rising
     relevant: Relevant  # by positions in `docs`
     positives: int  # distinct relevant documents among them
     hardest: int  # documents taken from the top of a ranking
-
-    def bias(
-        self, queries: Vectors, docs: Vectors, metrics: Sequence[str], full: Relevant
-    ) -> dict[str, float]:
-        """Return each metric on the sample less the metric on the whole corpus, for one model's
-        unit vectors, [q, D] and [c, D].
-
-        Measured on the untrained model, the bias estimates the excess of the metrics during
-        training over the metrics on the whole corpus. The bias shrinks as the model improves, and
-        is no correction.
-        """
-        small = Ranking.by_vectors(queries, docs[self.docs], self.relevant, metrics).metrics
-        whole = Ranking.by_vectors(queries, docs, full, metrics).metrics
-        return {name: small[name] - whole[name] for name in metrics}
 
 
 def sample_corpus(

@@ -6,7 +6,7 @@ Letters in shapes: q queries, c documents, D width, k ranked documents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ RESCORED = "binary, rescored"
 BITS = {"float32": 32, "int8": 8, "binary": 1, RESCORED: 9}  # of each number of a document
 CANDIDATES = 4 * DEPTH  # least number of documents that Hamming distances leave to be rescored
 _ONCE = 1 << 24  # most numbers of a corpus to round once; larger ones are rounded for each query
-_CELLS = 200_000_000  # scores of a ranking; of more, fewer queries are ranked
+_CELLS = 50_000_000  # scores of a ranking; of more, fewer queries are ranked
+_FEWEST = 200  # queries that are ranked, in however large a corpus
 
 
 @dataclass(frozen=True)
@@ -94,17 +95,28 @@ def by_precision(
     metrics: Sequence[str],
     widths: Sequence[int],
     seed: int = 0,
+    near: Ints | None = None,
 ) -> dict[str, Any]:
-    """Return the number of ranked queries, and the metrics and the bytes of a million documents at
-    each width and precision.
+    """Return the number of ranked queries and documents, and the metrics and the bytes of a million
+    documents at each width and precision.
 
-    If all queries have more than 200 million scores, some queries are drawn.
+    If all queries have more than 50 million scores, some queries are drawn. These queries are
+    ranked among the documents that are near any of them, and the relevant documents: others would
+    be found by the coarsest vectors alone.
+
+    Args:
+        near: the documents nearest to each query by whole vectors, [q, k]; None ranks all documents.
     """
     some = np.arange(len(queries))
     if len(queries) * len(docs) > _CELLS:
-        count = max(100, _CELLS // len(docs))
+        count = max(_FEWEST, _CELLS // len(docs))
         some = np.sort(np.random.default_rng(seed).permutation(some)[:count])
         relevant = relevant.of_queries(some)
+        if near is not None:
+            near = near[some, : 2 * depth_of(metrics)]
+            chosen = np.unique(np.concatenate([near.ravel(), relevant.doc]))
+            docs = docs[chosen]
+            relevant = replace(relevant, doc=np.searchsorted(chosen, relevant.doc))
     rows = []
     for width in widths:
         by = ranked(queries[some], docs, width, depth_of(metrics))
@@ -113,7 +125,7 @@ def by_precision(
             size = width * bits * 125_000  # bytes; 32 bits of a million documents are 4 MB
             row = {"width": width, "precision": precision, "bytes": size}
             rows.append({**row, "metrics": result.metrics})
-    return {"queries": len(some), "rows": rows}
+    return {"queries": len(some), "documents": len(docs), "rows": rows}
 
 
 def widths_of(width: int, trained: Sequence[int] = ()) -> list[int]:

@@ -124,7 +124,7 @@ def _save(prepared: Prepared, task: RunTask, model: Path, beside: Path) -> None:
     task.data.tower.save(model)
     for name, array in prepared.config.world.trained_on(task).items():
         before = learned(prepared.config.begins_with)
-        ids = np.unique(np.concatenate([array, *before]))
+        ids = np.unique(np.concatenate([array, *before])) if before else array
         np.save(beside / name, ids, allow_pickle=False)
 
 

@@ -52,9 +52,10 @@ class Evaluation:
         corpus: number of documents to rank during training: all relevant documents, documents that
             the untrained model confuses with them, and random documents. "auto" ranks so many that
             these evaluations cost about an eighth of training (and leaves some of
-            `train.evaluations` out of a short run), and all documents with a tower whose vectors
-            are looked up; None ranks all documents, as the evaluation on the test does. Scores on
-            fewer documents are too high; the bias is measured on the untrained model.
+            `train.evaluations` out of a short run); with a tower whose vectors are looked up, some
+            ten thousand, or all documents of a smaller corpus. None ranks all documents, as the
+            evaluation on the test does. Scores on fewer documents are too high; the bias is
+            measured on some queries, on the untrained model.
     """
 
     queries: Annotated[int, Field(ge=0)] | None = None

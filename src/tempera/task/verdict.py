@@ -54,11 +54,17 @@ class TaskScores(SystemScores, Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The evaluation of a tower on held-out queries, and on further data by path."""
+    """The evaluation of a tower on held-out queries, and on further data by path.
+
+    Args:
+        nearest: the documents nearest to each query, best first, [q, k]: more than are ranked, for a
+            fusion with words; None if nothing needs them.
+    """
 
     ranking: SystemScores
     spread: Spread
     others: Mapping[str, TaskScores] = field(default_factory=dict)
+    nearest: NDArray[np.int64] | None = None
 
 
 def best_baseline(systems: Mapping[str, SystemScores]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -126,7 +126,11 @@ class TextTask:
         """Compare the trained tower with the untrained tower, a teacher, and BM25."""
         held_out = self.held_out
         return compare_systems(
-            before, after, held_out.baselines, held_out.about, self.showcase.examples
+            before,
+            after,
+            partial(held_out.baselines, after),
+            partial(held_out.about, after),
+            self.showcase.examples,
         )
 
     def searched(self) -> Searched:

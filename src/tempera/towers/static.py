@@ -320,13 +320,11 @@ class StaticTower(Tower):
         """Return the unit vectors of rows, [n, D], as the saved model gives them; 0 for an empty
         row."""
         device = self.embedding.weight.device
-        parts = []
+        vectors = torch.empty(len(features), self.embedding.embedding_dim)
         for start in range(0, len(features), block):
             rows = features[start : start + block].to(device)
-            parts.append(F.normalize(self(rows), dim=-1).cpu())
-        if not parts:
-            return torch.empty(0, self.embedding.embedding_dim)
-        return torch.cat(parts)
+            vectors[start : start + block] = F.normalize(self(rows), dim=-1)
+        return vectors
 
     def save(self, folder: Path) -> None:
         """Write the folder that `SentenceTransformer(folder)` opens."""

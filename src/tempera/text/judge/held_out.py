@@ -3,7 +3,6 @@ together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from torch import nn
 from ...arithmetic.table import Table
 from ...errors import DataError
 from ...mining.embedder import among_trained, trained_on
-from ...ranking.fusion import WEIGHTS, Fusion, rank_by_weight
+from ...ranking.fusion import WEIGHTS, Fusion
 from ...ranking.metrics import Relevant, evaluate, parsed
 from ...ranking.ranking import Ranking, depth_of
 from ...ranking.sample import Sample, sample_corpus
@@ -30,9 +29,9 @@ from ...task.showcase import Looks
 from ...task.verdict import FUSED, TEACHER, SystemScores, Verdict, main_metric
 from ..read.pairs import Rows
 from ..train.split import Split
-from ..train.training_pairs import TrainingPairs
-from .hybrid import scores_of_both
-from .lexical import BM25, Floats, Ints, Lexical, best
+from ..train.training_pairs import TextData, TrainingPairs
+from .hybrid import CANDIDATES, nearest_docs, rank_by_both
+from .lexical import BM25, Floats, Ints, Lexical
 from .other_data import InTraining, judged, read_tasks
 
 HELD_OUT = "held_out"  # in metrics.json: the digest of what a run has held out
@@ -40,6 +39,9 @@ BY_TEXT = "held_out_by_text"  # in metrics.json: True, since texts are held out 
 TUNING_QUERIES = 500  # of training for BM25, and of validation for its weight beside the tower
 _SHARE = 1 / 8  # cost of all evaluations during training, of the cost of the training
 _FREE = 1e11  # multiplications of these evaluations that are always allowed, seconds of a CPU
+_COMPARED = 1.5e8  # comparisons of these evaluations that are always allowed, seconds of a CPU
+_CELLS = 100_000_000  # scores of the queries that draw a sample; at least so many queries:
+_FEWEST = 100
 
 
 @dataclass
@@ -86,9 +88,10 @@ class HeldOutQueries:
         self.corpus: int | None
         self.evaluations: int
         self.afford(config)
-        self.sample: Sample | None = None  # of the corpus, after the first ranking of validation
+        self.sample: Sample | None = None  # of the corpus, for looks
         self.bias: dict[str, float] = {}  # of scores on the sample
         self.first = self  # the run whose validation has chosen settings
+        self.earlier: HeldOutQueries | None = None  # of the run that this run trains again
 
     def afford(self, config: Config) -> None:
         """Choose the number of documents ranked during training, and of evaluations, by the steps
@@ -118,6 +121,7 @@ class HeldOutQueries:
         """Take over the settings chosen by another run on validation, since the present run may
         train on validation."""
         self.first = other.first
+        self.earlier = other
 
     @cached_property
     def words(self) -> BM25 | None:
@@ -149,8 +153,30 @@ class HeldOutQueries:
         """
         self.afford(config)
         if draws and self.corpus is not None and self.sample is None:
-            self.judge("validation")
+            self._draw_sample(self.corpus)
         return Looks(self.evaluations, self.corpus)
+
+    def _draw_sample(self, size: int) -> None:
+        """Draw the documents that looks rank: relevant documents, documents that the present tower
+        confuses with the relevant documents of some queries, and random documents. Where some
+        queries are left, the bias of the sample is measured on other queries than these."""
+        metrics = self.options.metrics
+        questions = self.questions["validation"]
+        relevant = questions.relevant
+        docs = self.data.corpus
+        count = max(_FEWEST, _CELLS // len(docs))
+        order = np.random.default_rng(self.seed).permutation(len(questions.rows))
+        some, others = order[:count], order[count : 2 * count]
+        if not len(others):
+            others = some
+        queries = self._queries(questions)
+        near = nearest_docs(queries[some], docs, depth_of(metrics))
+        self.sample = sample_corpus(relevant, len(docs), size, near, seed=self.seed)
+        ranked = nearest_docs(queries[others], docs, depth_of(metrics))
+        whole = Ranking.of(ranked, relevant.of_queries(others), metrics)
+        of_others = self.sample.relevant.of_queries(others)
+        small = Ranking.by_vectors(queries[others], docs[self.sample.docs], of_others, metrics)
+        self.bias = small.bias(whole)
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Evaluate the tower on the queries of a part; on the test if there are no validation
@@ -158,9 +184,8 @@ class HeldOutQueries:
 
         Args:
             part: "validation" to choose by, "test" to report on.
-            whole: True ranks every document, False only the sample of `evaluation.corpus` if there
-                is a sample. The first ranking of validation draws the sample from the documents
-                confused by the tower of the moment.
+            whole: True ranks every document, False only the sample of `evaluation.corpus`. The first
+                ranking of a sample draws the sample.
 
         Raises:
             DataError: no queries are held out.
@@ -170,28 +195,24 @@ class HeldOutQueries:
             raise DataError(
                 "no queries are held out: raise evaluation.queries or evaluation.validation above 0"
             )
-        is_sampled = self.corpus is not None and questions is self.questions["validation"]
-        if is_sampled and not whole and self.sample is None:
-            self.judge(part)  # draws the sample
         queries = self._queries(questions)
         docs, relevant = self.texts.ranked, questions.relevant
-        if is_sampled and not whole and self.sample is not None:
+        if self.corpus is not None and questions is self.questions["validation"] and not whole:
+            if self.sample is None:
+                self._draw_sample(self.corpus)
+            assert self.sample is not None
             docs, relevant = docs[self.sample.docs], self.sample.relevant
         corpus = self.data.remembered(docs)
         place = np.empty(len(self.texts.docs), np.int64)
         place[docs] = np.arange(len(docs))
         answers = corpus[place[questions.doc_of[questions.rows]]]
-        ranking = Ranking.by_vectors(queries, corpus, relevant, metrics)
-        if is_sampled and self.corpus is not None and self.sample is None:
-            confused = ranking.ranked
-            self.sample = sample_corpus(
-                relevant, len(corpus), self.corpus, confused, seed=self.seed
-            )
-            self.bias = self.sample.bias(queries, corpus, metrics, relevant)
+        depth = depth_of(metrics)
+        near = nearest_docs(queries, corpus, max(depth, CANDIDATES if part == "test" else 0))
+        ranking = Ranking.of(near[:, :depth], relevant, metrics)
         if not self.data.tower.normalised:
             queries = normalised(queries)
             answers = normalised(answers)
-        verdict = Verdict(ranking, spread(queries, answers))
+        verdict = Verdict(ranking, spread(queries, answers), nearest=near)
         also = self.options.also
         if part != "test" or not also:
             return verdict
@@ -202,13 +223,20 @@ class HeldOutQueries:
         return self.data.remembered(questions.query_of[questions.rows], "query")
 
     def vectors(self) -> NDArray[np.float32]:
-        """Return the vectors of the searched documents; documents just ranked by the same weights
-        are not embedded again."""
-        return self.data.remembered(self.texts.catalogue.searched)
+        """Return the vectors of the searched documents, after all evaluations; documents just
+        ranked by the same weights are not embedded again."""
+        if self.earlier is not None:
+            self.earlier.data.known.forget()
+        data = self.data
+        return data.known.handed_over(self.texts.catalogue.searched, "doc", data.vectors)
 
-    def baselines(self) -> dict[str, SystemScores]:
+    def baselines(self, trained: Verdict | None = None) -> dict[str, SystemScores]:
         """Rank the test by the teacher if the run has a teacher; and with evaluation.bm25 by BM25,
-        and by the tower and BM25 together."""
+        and by the tower and BM25 together.
+
+        Args:
+            trained: the verdict on the present tower; None compares it anew.
+        """
         test, metrics = self.questions["test"], self.options.metrics
         systems: dict[str, SystemScores] = {}
         teacher = self.data.rows.teacher
@@ -219,23 +247,18 @@ class HeldOutQueries:
         index = self.words
         if index is None:
             return systems
-        depth = depth_of(metrics)
-        by_words = list[Ints]()
-
-        def scores() -> Iterator[tuple[Floats, Floats]]:
-            # Scores of all documents are computed once, for both rankings.
-            for of_vectors, of_words in self._scores(test, index):
-                by_words.append(best(of_words, depth))
-                yield of_vectors, of_words
-
-        (fused,) = rank_by_weight(scores(), [self.fusion.weight], depth)
-        systems["bm25"] = Ranking.of(np.concatenate(by_words), test.relevant, metrics)
-        systems[FUSED] = Ranking.of(fused, test.relevant, metrics)
+        ranked = rank_by_both(
+            self._queries(test),
+            self.data.corpus,
+            test.queries,
+            index,
+            [self.fusion.weight],
+            depth_of(metrics),
+            None if trained is None else trained.nearest,
+        )
+        systems["bm25"] = Ranking.of(ranked.words, test.relevant, metrics)
+        systems[FUSED] = Ranking.of(ranked.fused[0], test.relevant, metrics)
         return systems
-
-    def _scores(self, questions: Questions, words: BM25) -> Iterator[tuple[Floats, Floats]]:
-        """Yield the scores of the tower and of BM25 for some queries at a time."""
-        return scores_of_both(self._queries(questions), self.data.corpus, questions.queries, words)
 
     def _tuned(self) -> BM25:
         """Return the index of the ranked documents' words, tuned on training queries with a ranked
@@ -252,7 +275,7 @@ class HeldOutQueries:
             if len(suited):
                 rows = suited
         chosen = np.random.default_rng(self.seed).permutation(len(rows))[:TUNING_QUERIES]
-        lexical = Lexical(split.pairs.texts("doc", split.corpus))
+        lexical = Lexical(split.pairs.view("doc", split.corpus))
         if len(chosen):
             tuning = self._questions(rows[chosen])
             lexical.tune(tuning.queries, tuning.relevant)
@@ -266,9 +289,11 @@ class HeldOutQueries:
         questions = self._questions(rows[np.isin(query, drawn)])
         metric = main_metric(self.options.metrics)
         _, depth = parsed(metric)
-        rankings = rank_by_weight(self._scores(questions, words), WEIGHTS, depth)
+        ranked = rank_by_both(
+            self._queries(questions), self.data.corpus, questions.queries, words, WEIGHTS, depth
+        )
         values = {}
-        for weight, ranking in zip(WEIGHTS, rankings, strict=True):
+        for weight, ranking in zip(WEIGHTS, ranked.fused, strict=True):
             values[weight] = evaluate(ranking, questions.relevant, [metric])[metric]
         return Fusion.chosen(values)
 
@@ -279,12 +304,16 @@ class HeldOutQueries:
             return None
         if np.array_equal(np.sort(ranked), catalogue.searched):
             return self.words.ordered(np.searchsorted(catalogue.searched, ranked))
-        return Lexical(catalogue.docs.take(catalogue.searched)).index(self.words.settings)
+        return Lexical(catalogue.docs.chosen(catalogue.searched)).index(self.words.settings)
 
-    def about(self) -> dict[str, Any]:
+    def about(self, trained: Verdict | None = None) -> dict[str, Any]:
         """Return the facts of the evaluation for metrics.json: the digest of the held-out texts,
         the settings of BM25 and its weight, the bias of the sample, the metrics of smaller
-        vectors."""
+        vectors.
+
+        Args:
+            trained: the verdict on the present tower; None without held-out data.
+        """
         about: dict[str, Any] = {
             HELD_OUT: self.texts.split.digest,
             BY_TEXT: True,
@@ -303,7 +332,8 @@ class HeldOutQueries:
         # Fewer and coarser numbers are those of unit vectors: inner products need the lengths.
         has_queries = self.options.queries != 0 and len(self.questions["test"].rows)
         if has_queries and self.data.tower.normalised:
-            about["precisions"] = self._precisions()
+            near = None if trained is None else trained.nearest
+            about["precisions"] = self._precisions(near)
         return about
 
     def learned_by(self, run: Path) -> int | None:
@@ -315,12 +345,22 @@ class HeldOutQueries:
         queries = pa.array(self.questions["test"].queries, pa.large_string())
         return int(among_trained(pa.chunked_array([queries]), trained).sum())
 
-    def _precisions(self) -> dict[str, Any]:
-        """Return the metrics of the test by vectors of fewer dimensions and coarser numbers."""
+    def _precisions(self, near: Ints | None) -> dict[str, Any]:
+        """Return the metrics of the test by vectors of fewer dimensions and coarser numbers.
+
+        Args:
+            near: the documents nearest to each query, [q, k]; None ranks all documents.
+        """
         test, corpus = self.questions["test"], self.data.corpus
         widths = widths_of(corpus.shape[1], self.widths)
         return by_precision(
-            self._queries(test), corpus, test.relevant, self.options.metrics, widths, self.seed
+            self._queries(test),
+            corpus,
+            test.relevant,
+            self.options.metrics,
+            widths,
+            self.seed,
+            near,
         )
 
 
@@ -336,12 +376,12 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
     doc_tokens = len(texts.docs.values) / len(texts.docs)  # mean length
     doc: Any = data.tower.of("doc")
     doc_cost = _multiplications(doc) * doc_tokens
-    if doc_cost == 0:  # looking up vectors costs nothing beside ranking
-        return None, options.evaluations
     steps = options.steps(data.sampler.batches_per_epoch)
     rows = steps * options.gradient_accumulation_steps * options.size
-    most = max(3 * _SHARE * rows, _FREE / doc_cost)  # documents of all evaluations together
     held = texts.split.validation
+    if doc_cost == 0:  # looking up vectors costs nothing beside ranking
+        return _ranked_at_little_cost(config, texts, rows * options.size)
+    most = max(3 * _SHARE * rows, _FREE / doc_cost)  # documents of all evaluations together
     # Queries are counted as documents of their length.
     query_tokens = len(np.unique(texts.catalogue.query_of[held])) * len(texts.queries.values)
     queries = query_tokens / len(texts.queries) / doc_tokens
@@ -354,6 +394,26 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
     if not evaluations or size >= len(texts.ranked):
         return None, evaluations
     return size, evaluations
+
+
+def _ranked_at_little_cost(
+    config: Config, texts: TextData, compared: int
+) -> tuple[int | None, int]:
+    """Return the same as `_affordable` for a tower whose vectors are looked up: the cost is the
+    comparison of vectors, and choosing the best of them costs as much again.
+
+    Args:
+        compared: pairs of a query and a document that the training compares.
+    """
+    evaluations = config.train.evaluations
+    held = texts.split.validation
+    if not len(held):
+        held = texts.split.test
+    queries = len(np.unique(texts.catalogue.query_of[held]))
+    least = 2 * len(np.unique(texts.catalogue.doc_of[held]))
+    most = max(_SHARE / 2 * compared, _COMPARED)
+    size = max(least, int(most / (evaluations + 1) / max(1, queries)))
+    return (None if size >= len(texts.ranked) else size), evaluations
 
 
 def _multiplications(tower: nn.Module) -> int:

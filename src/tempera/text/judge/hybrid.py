@@ -1,11 +1,12 @@
 """BM25 and a tower fused, in evaluation and in the search of a saved run.
 
-Letters in shapes: q queries, c documents, D width.
+Letters in shapes: q queries, c documents, D width, k documents a query, m candidates of a query.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,23 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ...errors import DataError
-from ...io.console import logger
+from ...io.console import logger, progress_bar
 from ...io.documents import read_json
 from ...io.manifest import refuse_damaged
-from ...ranking.fusion import USUAL
-from ...ranking.nearest import blocks
+from ...mining.search import exact
+from ...ranking.fusion import USUAL, Moments, best_fused, rank_by_weight, standardised_at, union
+from ...ranking.nearest import SPARE, blocks, break_ties, scores_at, top_of
 from ...tables.tables import parquet_table
 from ...task.run_files import BEGINNING, WORDS
 from ...towers.saved import EVALUATED, MODEL
 from ...towers.stamp import refuse_foreign
-from .lexical import BM25, Floats, Lexical, OtherStems, stemming
+from .lexical import BM25, Floats, Ints, Lexical, OtherStems, best, stemming
 
 _ROOM = 4  # arrays of scores that are in memory together
+_SMALL = 10_000  # documents up to which it takes no longer to compare all of them
+CANDIDATES = 256  # documents nearest to a query, and the same number by words
+_FLAT = 1e-4  # deviation of inner products below which their rounding would show
+_NONE = np.zeros(0, np.int64)  # no documents are left out
 
 
 def scores_of_both(
@@ -43,6 +49,108 @@ def scores_of_both(
     """
     for part in blocks(len(texts), _ROOM * len(docs)):
         yield np.asarray(queries[part] @ docs.T, np.float32), words.scores(texts[part])
+
+
+@dataclass(frozen=True)
+class RankedByBoth:
+    """Rankings by BM25 alone, [q, k], and by the tower and BM25 together, [q, k] for each weight of
+    the tower."""
+
+    words: Ints
+    fused: list[Ints]
+
+
+def nearest_docs(queries: Floats, docs: Floats, k: int) -> Ints:
+    """Return the documents nearest to each query, [q, min(k, c)], as `ranking.nearest.nearest` does
+    and in less time."""
+    scores, positions = exact(docs)(queries, k + SPARE, (_NONE, _NONE))
+    return break_ties(scores, positions)[:, :k]
+
+
+def rank_by_both(
+    queries: Floats,
+    docs: Floats,
+    texts: Sequence[str],
+    words: BM25,
+    weights: Sequence[float],
+    depth: int,
+    near: Ints | None = None,
+) -> RankedByBoth:
+    """Rank all documents by BM25, and by the tower and BM25 fused with each weight.
+
+    In a large corpus the documents nearest to a query and its best documents by words are
+    candidates. Let a be the standardised inner product of the last of the nearest, b the
+    standardised score of the last by words, and w the weight: no other document has a fused score
+    above
+
+        w a + (1 - w) b.
+
+    Where the last candidate to be ranked is below this bound, the query is compared with every
+    document (Fagin et al. 2003 prove rankings so).
+
+    Args:
+        queries: [q, D].
+        docs: [c, D].
+        texts: texts of the queries, [q].
+        words: index of the same documents.
+        weights: weights of the tower, from 0 to 1.
+        depth: documents of each query.
+        near: the documents nearest to each query, best first, [q, m]; None searches for them.
+    """
+    if len(docs) <= _SMALL:
+        return _compared_with_all(queries, docs, texts, words, weights, depth)
+    if near is None:
+        near = nearest_docs(queries, docs, CANDIDATES)
+    mean, deviation = Moments.of(docs)(queries)
+    by_words = np.empty((len(texts), min(depth, len(docs))), np.int64)
+    fused = np.empty((len(texts), len(weights), depth), np.int64)
+    is_proven = deviation > _FLAT
+    scores = np.empty(len(docs), np.float32)  # by words, of a query at a time
+    with progress_bar("ranking by words and vectors", len(texts), "query") as bar:
+        for i, text in enumerate(texts):
+            scores.fill(0)
+            words.add(scores, text)
+            values, best_by_words = top_of(scores[None], near.shape[1])
+            by_words[i] = np.where(values > 0, best_by_words, -1)[0, :depth]
+            candidates = union(near[i], best_by_words[0])  # [m]
+            products = scores_at(queries[i : i + 1], docs, candidates[None])[0]
+            first = (products.astype(np.float64) - mean[i]) / max(deviation[i], _FLAT)
+            second = standardised_at(scores, candidates)
+            last = np.searchsorted(candidates, [near[i, -1], best_by_words[0, -1]])
+            for j, weight in enumerate(weights):
+                bound = weight * first[last[0]] + (1 - weight) * second[last[1]]
+                both = weight * first + (1 - weight) * second
+                fused[i, j], lowest = best_fused(both, candidates, depth)
+                is_proven[i] &= lowest >= bound
+            bar.update()
+    rows = np.flatnonzero(~is_proven)
+    if len(rows):
+        chosen = [texts[i] for i in rows.tolist()]
+        again = _compared_with_all(queries[rows], docs, chosen, words, weights, depth)
+        for j, ranked in enumerate(again.fused):
+            fused[rows, j] = ranked
+    return RankedByBoth(by_words, [fused[:, j] for j in range(len(weights))])
+
+
+def _compared_with_all(
+    queries: Floats,
+    docs: Floats,
+    texts: Sequence[str],
+    words: BM25,
+    weights: Sequence[float],
+    depth: int,
+) -> RankedByBoth:
+    """Rank all documents by the scores of every document, which are computed once for all
+    rankings."""
+    by_words = list[Ints]()
+
+    def scores() -> Iterator[tuple[Floats, Floats]]:
+        for of_vectors, of_words in scores_of_both(queries, docs, texts, words):
+            by_words.append(best(of_words, depth))
+            yield of_vectors, of_words
+
+    fused = rank_by_weight(scores(), weights, depth)
+    return RankedByBoth(np.concatenate(by_words), fused)
 
 
 def weight_of(run: Path) -> float:

@@ -17,19 +17,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
 from ...io.console import progress_bar
 from ...io.documents import parsed
-from ...io.flat import spread
 from ...io.texts import UNSPACED
 from ...ranking.metrics import Relevant, evaluate
-from ...ranking.nearest import blocks, top_of
+from ...ranking.nearest import top_above_zero, top_of
 from ...towers.word_ids import CASE_CHANGE
 
 Ints = NDArray[np.int64]
@@ -37,6 +37,7 @@ Floats = NDArray[np.float32]
 
 # A table for `str.translate`: signs that are neither letters nor digits separate words.
 _ASCII = "".join(chr(i) if chr(i).isalnum() else " " for i in range(128))
+_SPACED = np.frombuffer(_ASCII.encode(), np.uint8)  # the same table for bytes
 _CASE_CHANGE = re.compile(CASE_CHANGE)
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 _GRID: dict[str, tuple[Any, ...]] = {
@@ -44,7 +45,9 @@ _GRID: dict[str, tuple[Any, ...]] = {
     "k1": (0.9, 1.5, 2.5, 4.0),
     "stem": (False, True),
 }
-_BLOCK = 5000  # documents whose words are in memory at once
+_BLOCK = 20_000  # documents whose words are in memory at once
+_CELLS = 50_000_000  # scores of a setting; of more, the tuning ranks candidates
+_BEST = 50  # candidates of a query
 _KEY = b"tempera"
 # Words of many endings: a version of Snowball is recognised by the stems of these words. Snowball 2
 # and Snowball 3 stem the first twelve differently.
@@ -169,9 +172,10 @@ class WordCounts:
 
     words: list[str]  # [v]
     offsets: Ints  # [v + 1] of each word's postings
-    docs: Ints  # [m]
+    docs: NDArray[np.int32]  # [m]
     counts: Floats  # [m]
     lengths: Ints  # [c] words of each document; an empty one counts 1
+    part_of: tuple[WordCounts, Ints] | None = None  # the whole corpus, and documents of it, [c]
 
     @classmethod
     def of(cls, docs: Sequence[str]) -> WordCounts:
@@ -181,82 +185,132 @@ class WordCounts:
         >>> counts.words, counts.offsets.tolist(), counts.docs.tolist(), counts.counts.tolist()
         (['a', 'b'], [0, 1, 3], [0, 0, 1], [2.0, 1.0, 1.0])
         """
+        from scipy.sparse import csr_array, vstack
+
         # Runs of letters and digits are counted first, and each distinct run is split into words
         # once: a corpus has few distinct runs.
         number_of_run = defaultdict[str, int](
             count().__next__
         )  # numbers a run at its first look-up
-        parts = [
-            _count_runs(docs[start : start + _BLOCK], number_of_run, start)
-            for start in range(0, len(docs), _BLOCK)
-        ]
-        run = np.concatenate([part.runs for part in parts])
-        doc = np.concatenate([part.docs for part in parts])
-        counts = np.concatenate([part.counts for part in parts])
+        parts = []
+        for start in range(0, len(docs), _BLOCK):
+            parts.append(_count_runs(docs[start : start + _BLOCK], number_of_run))
+        for part in parts:
+            part.resize(part.shape[0], len(number_of_run))
+        runs = vstack(parts, "csr")  # [c, runs]
         number_of_word = defaultdict[str, int](count().__next__)
-        words_of_runs = array("q")
-        ends = array("q")
+        words_of_runs = array("i")
+        offsets = array("i", [0])
         for text in number_of_run:
             words_of_runs.extend(number_of_word[word] for word in words(text))
-            ends.append(len(words_of_runs))
-        sizes = np.diff(np.frombuffer(ends, np.int64), prepend=0)  # words of each distinct run
-        times = sizes[run]
-        word = np.frombuffer(words_of_runs, np.int64)[spread((sizes.cumsum() - sizes)[run], times)]
-        lengths = np.bincount(doc, counts * times, len(docs)).astype(np.int64)
-        return cls._summed(
-            list(number_of_word),
-            word,
-            np.repeat(doc, times),
-            np.repeat(counts, times),
-            np.maximum(lengths, 1),
-        )
+            offsets.append(len(words_of_runs))
+        shape = len(number_of_run), len(number_of_word)
+        ones = np.ones(len(words_of_runs), np.float32)
+        splits = csr_array((ones, words_of_runs, offsets), shape=shape)
+        return cls._of_matrix(list(number_of_word), (runs @ splits).tocsc())
 
     @classmethod
-    def _summed(
-        cls, names: list[str], word: Ints, doc: Ints, counts: Ints | Floats, lengths: Ints
-    ) -> WordCounts:
-        """Add up the counts of each word in each document."""
-        keys, inverse = np.unique(word * len(lengths) + doc, return_inverse=True)
-        word, doc = np.divmod(keys, len(lengths))
-        ends = np.bincount(word, minlength=len(names)).cumsum()
-        totals = np.bincount(inverse, counts, len(keys)).astype(np.float32)
-        return cls(names, np.concatenate([[0], ends]), doc, totals, lengths)
+    def _of_matrix(cls, names: list[str], matrix: Any, lengths: Ints | None = None) -> WordCounts:
+        """Return the counts in a sparse matrix by columns, [c, v].
+
+        Args:
+            lengths: of the documents, [c]; None adds up the counts.
+        """
+        if lengths is None:
+            lengths = np.maximum(1, matrix.sum(1, dtype=np.float64)).astype(np.int64)
+        matrix.sort_indices()
+        offsets, docs = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32, copy=False)
+        return cls(names, offsets, docs, matrix.data, lengths)
+
+    @property
+    def whole(self) -> WordCounts:
+        """The counts of the whole corpus."""
+        return self if self.part_of is None else self.part_of[0]
+
+    def among(self, docs: Ints) -> WordCounts:
+        """Return the counts of some documents of a corpus; the scores of BM25 stay those of the
+        corpus.
+
+        >>> counts = WordCounts.of(["a b", "c", "b"])
+        >>> BM25.of(counts.among(np.array([0, 2])), Settings()).scores(["b"]).round(3).tolist()
+        [[0.158, 0.208]]
+        """
+        rows = self._matrix.tocsr()[docs]
+        part = self._of_matrix(self.words, rows.tocsc(), self.lengths[docs])
+        return replace(part, part_of=(self, docs))
+
+    @cached_property
+    def _matrix(self) -> Any:
+        """The counts as a sparse matrix by columns, [c, v]."""
+        from scipy.sparse import csc_array
+
+        shape = len(self.lengths), len(self.words)
+        return csc_array((self.counts, self.docs, self.offsets), shape=shape)
 
     @cached_property
     def stemmed(self) -> WordCounts:
         """The counts of the words' stems."""
+        from scipy.sparse import csc_array
+
+        if self.part_of is not None:
+            whole, docs = self.part_of
+            return whole.stemmed.among(docs)
         stems = stemmer().stemWords(self.words)
         number = {stem: i for i, stem in enumerate(dict.fromkeys(stems))}
-        stem_of_word = np.array([number[stem] for stem in stems], np.int64)
-        stem = np.repeat(stem_of_word, np.diff(self.offsets))
-        return self._summed(list(number), stem, self.docs, self.counts, self.lengths)
+        stem_of_word = np.array([number[stem] for stem in stems], np.int32)
+        word = np.arange(len(stems), dtype=np.int32)
+        ones = np.ones(len(stems), np.float32)
+        merges = csc_array((ones, (word, stem_of_word)), shape=(len(stems), len(number)))
+        return self._of_matrix(list(number), self._matrix @ merges, self.lengths)
 
 
-class _RunCounts(NamedTuple):
-    """Counts of each distinct run of letters and digits in each document, one entry for a run of a
-    document."""
-
-    runs: Ints
-    docs: Ints
-    counts: Ints
-
-
-def _count_runs(docs: Sequence[str], number: Mapping[str, int], first: int) -> _RunCounts:
-    """Count the runs of documents; a run without a number is added to `number`.
+def _count_runs(docs: Sequence[str], number: Mapping[str, int]) -> Any:
+    """Return the counts of the runs of letters and digits in documents as a sparse matrix by rows,
+    [documents, runs]; a run without a number is added to `number`.
 
     Args:
         number: the number of each run; a look-up numbers a new run.
-        first: place of the first of the documents in the corpus.
     """
-    runs, ends = array("q"), []
-    for text in docs:
-        runs.extend(map(number.__getitem__, _runs(text)))
-        ends.append(len(runs))
-    doc_of_run = np.repeat(np.arange(len(docs)), np.diff(ends, prepend=0))
-    keys = np.frombuffer(runs, np.int64) * len(docs) + doc_of_run
-    distinct, counts = np.unique(keys, return_counts=True)
-    run, doc = np.divmod(distinct, len(docs))
-    return _RunCounts(run, doc + first, counts)
+    from scipy.sparse import csr_array
+
+    is_ascii = np.array([text.isascii() for text in docs], bool)
+    plain, sizes = _runs_of_ascii([text for text in docs if text.isascii()], number)
+    lengths = np.zeros(len(docs), np.int64)
+    lengths[is_ascii] = sizes
+    others = array("i")
+    for i in np.flatnonzero(~is_ascii).tolist():
+        runs = _runs(docs[i])
+        others.extend(map(number.__getitem__, runs))
+        lengths[i] = len(runs)
+    numbers = np.empty(int(lengths.sum()), np.int32)
+    in_ascii = np.repeat(is_ascii, lengths)
+    numbers[in_ascii] = plain
+    numbers[~in_ascii] = np.frombuffer(others, np.int32)
+    offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+    ones = np.ones(len(numbers), np.float32)
+    counts = csr_array((ones, numbers, offsets), shape=(len(docs), len(number)))
+    counts.sum_duplicates()
+    return counts
+
+
+def _runs_of_ascii(
+    texts: list[str], number: Mapping[str, int]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the numbers of the runs of letters and digits in texts of ASCII, text after text, and
+    the number of runs of each text; Arrow splits ten texts in the time of Python's one."""
+    letters = "".join(texts).encode()
+    ends = np.cumsum([0, *map(len, texts)])
+    spaced = _SPACED[np.frombuffer(letters, np.uint8)]
+    buffers = [None, pa.py_buffer(ends.astype(np.int64)), pa.py_buffer(spaced)]
+    column = pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
+    runs = pc.ascii_split_whitespace(column)
+    encoded = runs.flatten().dictionary_encode()
+    of_code = [number[run] if run else -1 for run in encoded.dictionary.to_pylist()]
+    # A text with white space at an end has an empty run there.
+    numbers = np.array(of_code, np.int32)[_numbers(encoded.indices)]
+    is_run = numbers >= 0
+    before = np.concatenate([[0], is_run.cumsum()])  # runs before each place
+    return numbers[is_run], np.diff(before[_numbers(runs.offsets)])
 
 
 @dataclass(frozen=True)
@@ -284,17 +338,19 @@ class BM25:
         """Index a corpus by the counts of its words, not yet stemmed."""
         if settings.stem:
             counts = counts.stemmed
-        c = len(counts.lengths)
-        holding = np.diff(counts.offsets)  # [v] documents that hold each word
+        whole = counts.whole
+        c = len(whole.lengths)
+        holding = np.diff(whole.offsets)  # [v] documents that hold each word
         idf = np.array(
             [math.log(1 + (c - n + 0.5) / (n + 0.5)) for n in holding.tolist()], np.float32
         )
-        mean = counts.lengths.mean()
+        mean = whole.lengths.mean()
         saturation = settings.k1 * ((1 - settings.b) + settings.b * counts.lengths / mean)
         f = counts.counts
-        parts = np.repeat(idf, holding) * (f / (saturation[counts.docs] + f))
+        parts = np.repeat(idf, np.diff(counts.offsets)) * (f / (saturation[counts.docs] + f))
         number = {word: i for i, word in enumerate(counts.words)}
-        return cls(settings, number, counts.offsets, counts.docs, parts.astype(np.float32), c)
+        size = len(counts.lengths)
+        return cls(settings, number, counts.offsets, counts.docs, parts.astype(np.float32), size)
 
     def ordered(self, places: Ints) -> BM25:
         """Return the index of the same documents in another order; document i moves to place
@@ -306,30 +362,44 @@ class BM25:
         """
         if np.array_equal(places, np.arange(len(places))):
             return self
-        docs = places[self.docs]
-        word = np.repeat(np.arange(len(self.number)), np.diff(self.offsets))
-        order = np.lexsort((docs, word))
-        return replace(self, docs=docs[order], parts=self.parts[order])
+        from scipy.sparse import csr_array
+
+        # Two conversions sort by counting.
+        shape = self.size, len(self.number)
+        docs = places.astype(np.int32)[self.docs]
+        by_word = csr_array((self.parts, docs, self.offsets), shape=shape[::-1])
+        ordered = by_word.tocsc().tocsr()
+        return replace(self, docs=ordered.indices, parts=ordered.data)
 
     def scores(self, queries: Sequence[str]) -> Floats:
         """Return the score of every document, [q, c]; 0 for documents without a common word."""
         scores = np.zeros((len(queries), self.size), np.float32)
         for row, query in zip(scores, queries, strict=True):
-            terms = words(query)
-            if self.settings.stem:
-                terms = stemmer().stemWords(terms)
-            for term in terms:
-                i = self.number.get(term)
-                if i is not None:
-                    part = slice(self.offsets[i], self.offsets[i + 1])
-                    np.add.at(row, self.docs[part], self.parts[part])
+            self.add(row, query)
         return scores
+
+    def add(self, scores: Floats, query: str) -> None:
+        """Add the scores of a query to numbers of all documents, [c]."""
+        terms = words(query)
+        if self.settings.stem:
+            terms = stemmer().stemWords(terms)
+        for term in terms:
+            i = self.number.get(term)
+            if i is not None:
+                part = slice(self.offsets[i], self.offsets[i + 1])
+                np.add.at(scores, self.docs[part], self.parts[part])
 
     def rank(self, queries: Sequence[str], k: int) -> Ints:
         """Return positions of the k best documents, best first, [q, k], or [q, c] if k is larger
         than c; documents without a common word are -1."""
-        parts = [best(self.scores(queries[part]), k) for part in blocks(len(queries), self.size)]
-        return np.concatenate(parts or [np.zeros((0, min(k, self.size)), np.int64)])
+        ranked = np.full((len(queries), min(k, self.size)), -1)
+        scores = np.empty(self.size, np.float32)  # of a query at a time, in the cache
+        for row, query in zip(ranked, queries, strict=True):
+            scores.fill(0)
+            self.add(scores, query)
+            places = top_above_zero(scores, k)
+            row[: len(places)] = places
+        return ranked
 
     def table(self) -> pa.Table:
         """Return the index as a table with a row for each word, and the settings in its
@@ -422,15 +492,31 @@ class Lexical:
     def tune(self, queries: Sequence[str], relevant: Relevant) -> None:
         """Choose the b, then the k1, then the stemming with the highest nDCG@10 for these queries.
 
-        A comparison with the tuned BM25 needs other queries.
+        A comparison with the tuned BM25 needs other queries. In a large corpus the settings rank
+        the relevant documents, and the fifty best documents of each query by the settings so far,
+        with and without stems: another setting hardly finds a document below these among its best
+        ten.
         """
 
         def score(settings: Settings) -> float:
             bar.update()
-            ranked = self.rank(queries, 10, settings)
+            ranked = BM25.of(counts, settings).rank(queries, 10)
             return float(evaluate(ranked, relevant, ["ndcg@10"])["ndcg@10"].mean())
 
+        counts = self.counts
         with progress_bar("tuning BM25", sum(map(len, _GRID.values())), "setting") as bar:
+            if len(queries) * len(counts.lengths) > _CELLS:
+                docs = self._candidates(queries, relevant)
+                counts = counts.among(docs)
+                relevant = replace(relevant, doc=np.searchsorted(docs, relevant.doc))
             for option, values in _GRID.items():
                 choices = [replace(self.settings, **{option: value}) for value in values]
                 self.settings = max(choices, key=score)
+
+    def _candidates(self, queries: Sequence[str], relevant: Relevant) -> Ints:
+        """Return the documents for a tuning in a large corpus, rising."""
+        docs = [relevant.doc]
+        for stem in _GRID["stem"]:
+            ranked = self.rank(queries, _BEST, replace(self.settings, stem=stem))
+            docs.append(ranked[ranked >= 0])
+        return np.unique(np.concatenate(docs))

@@ -24,7 +24,6 @@ from ...forms.roles import UNTRAINED, WHOLE, Roles, refuse_roles
 from ...forms.set_files import is_beir
 from ...io.ids import content_ids, falling
 from ...mining.embedder import Embedder, Vectors, encode_all
-from ...ranking.fusion import rank_by_weight
 from ...ranking.metrics import Relevant
 from ...ranking.nearest import nearest
 from ...ranking.ranking import Ranking, depth_of
@@ -36,7 +35,7 @@ from ..read.beir import read_beir
 from ..read.pairs import Pairs, Text
 from ..read.rows import PairReader
 from ..read.sources import Given, PairsFile
-from .hybrid import scores_of_both
+from .hybrid import rank_by_both
 from .lexical import Lexical, Settings
 from .sts import METRICS, Agreement
 
@@ -199,8 +198,8 @@ class RetrievalTask:
         depth = self._depth(metrics)
         words = Lexical(self.corpus["text"].to_pylist()).index(self.words or Settings())
         queries, docs = vectors
-        (fused,) = rank_by_weight(scores_of_both(queries, docs, texts, words), [weight], depth)
-        return self._judged(words.rank(texts, depth), metrics), self._judged(fused, metrics)
+        ranked = rank_by_both(queries, docs, texts, words, [weight], depth)
+        return self._judged(ranked.words, metrics), self._judged(ranked.fused[0], metrics)
 
     def _judged(self, ranked: Ints, metrics: tuple[str, ...]) -> Ranking:
         """Return a ranking with its metrics, after moving left-out documents to the end."""

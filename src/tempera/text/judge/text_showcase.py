@@ -116,8 +116,10 @@ class TextShowcase:
     def _unread(self) -> str:
         """Return a sentence about texts without a token; "" if every text has tokens."""
         has_query = self.texts.split.pairs.part != RANKED
-        queries = np.unique(self.texts.catalogue.query_of[has_query])
-        empty_queries = int((self.texts.queries.lengths[queries] == 0).sum())
+        is_empty = (self.texts.queries.lengths == 0).numpy()
+        is_asked = np.zeros(len(is_empty), bool)
+        is_asked[self.texts.catalogue.query_of[has_query]] = True
+        empty_queries = int((is_empty & is_asked).sum())
         empty_docs = int((self.texts.docs.lengths == 0).sum())
         texts = list[str]()
         if empty_queries:

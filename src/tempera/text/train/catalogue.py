@@ -19,7 +19,7 @@ from ...io.ids import Ids, content_ids
 from ...io.texts import Texts
 from ...tables.kept_columns import FirstValues, first_values
 from ...tables.vector_files import COLUMNS
-from ..read.pairs import GIVEN, Pairs, Rows, Text, distinct
+from ..read.pairs import GIVEN, KIND, Pairs, Rows, Text, distinct
 from .samplers import keys_of
 
 _BLOCK = 100_000  # texts whose features are in memory at once
@@ -210,12 +210,14 @@ class Catalogue:
         answers = self.doc_first[:count]
         negatives = self.doc_first[count:] - len(pairs)
         row = np.searchsorted(pairs.negatives[1], negatives, side="right") - 1
-        names = pairs.texts("name", answers) + [""] * len(row)
-        places = pairs.texts("place", np.concatenate([answers, row]))
-        columns = {"name": names, "place": places, "doc": self.docs[:]}
-        table = pa.table(
-            {name: pa.array(column, pa.large_string()) for name, column in columns.items()}
-        )
+        empty = pa.array([""] * len(row), KIND)
+        names = pairs.table["name"].take(pa.array(answers)).chunks
+        columns = {
+            "name": pa.chunked_array([*names, empty], KIND),
+            "place": pairs.table["place"].take(pa.array(np.concatenate([answers, row]))),
+            "doc": self.docs.column(np.arange(len(self.docs))),
+        }
+        table = pa.table(columns)
         own_ids = pa.chunked_array(pairs.given("doc").chunks + pairs.negative_given.chunks)
         if own_ids.null_count < len(own_ids):
             table = table.append_column(GIVEN["doc"], own_ids.take(pa.array(self.doc_first)))

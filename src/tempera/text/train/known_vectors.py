@@ -24,6 +24,9 @@ from ..read.pairs import Rows
 
 Floats = NDArray[np.float32]
 
+_COLUMNS = 64  # numbers of all vectors that are moved at once
+_AT_ONCE = 1 << 16  # texts that are embedded at once: the memory beside the vectors
+
 
 class KnownVectors:
     """Vectors of a run's distinct texts; the same weights compute each vector once.
@@ -49,22 +52,82 @@ class KnownVectors:
         vectors."""
         self._forget_old()
         numbers = self._numbers[role][rows]
-        known = [numbers[:0]]
-        for held, vectors in self.blocks:
+        for held, known in self.blocks:
             if np.array_equal(held, numbers):
-                return vectors
-            known.append(held)
-        distinct, first = np.unique(numbers, return_index=True)
-        is_new = ~np.isin(distinct, np.concatenate(known))
-        new = np.sort(first[is_new])
+                return known
+        place = np.full(sum(map(len, self.features.values())), -1)  # in the result, of each number
+        place[numbers[::-1]] = np.arange(len(numbers))[::-1]  # of equal numbers the first
+        is_known = np.zeros(len(place), bool)
+        for held, _ in self.blocks:
+            is_known[held] = True
+        is_first = place[numbers] == np.arange(len(numbers))
+        new = np.flatnonzero(is_first & ~is_known[numbers])
         if len(new) or not self.blocks:
-            computed = self._stored(
-                self.features[role], rows[new], role, lambda chosen: embed(chosen, role)
+            vectors = self._computed(rows, role, embed, new)
+        else:
+            vectors = np.empty((len(rows), self.blocks[0][1].shape[1]), np.float32)
+        others = []
+        for held, known in self.blocks:
+            at = place[held]
+            vectors[at[at >= 0]] = known[at >= 0]
+            if (at < 0).any():
+                others.append((held, known))
+        vectors[~is_first] = vectors[place[numbers[~is_first]]]
+        if len(new) or not self.blocks:
+            # The vectors of parts are freed: they are among those of the whole.
+            self.blocks = [*others, (numbers, vectors)]
+        return vectors
+
+    def _computed(
+        self, rows: Rows, role: Role, embed: Callable[[Rows, Role], Floats], new: Rows
+    ) -> Floats:
+        """Return an array for the vectors of texts, [n, D], in which new vectors are computed.
+
+        Args:
+            new: positions of the new vectors, rising.
+        """
+
+        def embedded(part: Rows) -> Floats:
+            return self._stored(
+                self.features[role], rows[part], role, lambda chosen: embed(chosen, role)
             )
-            self.blocks.append((numbers[new], computed))
-            if len(new) == len(rows):
-                return computed
-        return self._gathered(numbers)
+
+        first = embedded(new[:_AT_ONCE])
+        if len(first) == len(rows):
+            return first
+        vectors = np.empty((len(rows), first.shape[1]), np.float32)
+        vectors[new[:_AT_ONCE]] = first
+        for start in range(_AT_ONCE, len(new), _AT_ONCE):
+            part = new[start : start + _AT_ONCE]
+            if len(new) == len(rows):  # a slice is written in half of the time
+                vectors[start : start + _AT_ONCE] = embedded(part)
+            else:
+                vectors[part] = embedded(part)
+        return vectors
+
+    def handed_over(self, rows: Rows, role: Role, embed: Callable[[Rows, Role], Floats]) -> Floats:
+        """Return the vectors of distinct texts, [n, D], and forget all vectors.
+
+        Known vectors of the same texts in another order are moved in their place: the vectors of a
+        large corpus may be most of the memory.
+        """
+        self._forget_old()
+        numbers = self._numbers[role][rows]
+        for held, vectors in self.blocks:
+            if len(held) != len(numbers):
+                continue
+            place = np.full(sum(map(len, self.features.values())), -1)
+            place[held] = np.arange(len(held))
+            order = place[numbers]
+            if (order >= 0).all() and (np.bincount(order) == 1).all():
+                for start in range(0, vectors.shape[1], _COLUMNS):
+                    part = slice(start, start + _COLUMNS)
+                    vectors[:, part] = vectors[order, part]
+                self.forget()
+                return vectors
+        vectors = self(rows, role, embed)
+        self.forget()
+        return vectors
 
     def kept(self, features: Ragged, role: Role, embed: Callable[[Ragged], Floats]) -> Floats:
         """Return the vectors of texts of other data, [n, D]; only vectors of the untrained model
@@ -77,18 +140,6 @@ class KnownVectors:
         """Forget all vectors in memory before a step of training: a step can change the weights
         without a new version of the tensors, unnoticed by `_forget_old`."""
         self.blocks, self.written = [], None
-
-    def _gathered(self, numbers: Rows) -> Floats:
-        """Return the known vectors of texts."""
-        width = self.blocks[0][1].shape[1]
-        vectors = np.empty((len(numbers), width), np.float32)
-        place = np.empty(sum(map(len, self.features.values())), np.int64)  # row in a block
-        for held, known in self.blocks:
-            place[:] = -1
-            place[held] = np.arange(len(held))
-            at = place[numbers]
-            vectors[at >= 0] = known[at[at >= 0]]
-        return vectors
 
     def _stored(
         self, features: Ragged, rows: Rows, role: Role, embed: Callable[[Rows], Floats]
