@@ -338,8 +338,8 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     from tempera.experiments import sweep
     from tempera.tuning import tune
 
-    monkeypatch.setattr(sweep, "draw_sweep", lambda _: {})
-    monkeypatch.setattr(tune, "draw_tuning", lambda _: {})
+    monkeypatch.setattr(sweep, "draw_sweep", lambda _: {"svg": b"", "png": b""})
+    monkeypatch.setattr(tune, "draw_tuning", lambda _: {"svg": b"", "png": b""})
 
 
 @pytest.fixture

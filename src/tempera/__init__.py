@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from .tuning.trials import Tuning as Tuning
     from .tuning.tune import tune as tune
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # by the module that defines them; `pools` is a module itself, whose names say little alone
 _NAMES = {

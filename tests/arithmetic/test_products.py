@@ -21,6 +21,10 @@ from tempera.arithmetic.products import by_onednn, linear, mm, onednn_gain
 from tempera.core.batch import Batch, Side
 from tempera.engine.cache import Cache
 
+switched = pytest.mark.skipif(
+    not hasattr(torch.backends.mkldnn, "matmul"), reason="torch before 2.9 has no switch"
+)
+
 
 def laid_out(rows: int, columns: int, by_row: bool) -> Tensor:
     return torch.randn(rows, columns) if by_row else torch.randn(columns, rows).T
@@ -56,6 +60,7 @@ def test_small_products_and_other_precisions_stay_with_torch(onednn: list[str]) 
     assert onednn == []
 
 
+@switched
 def test_the_switch_is_back_after_an_error_and_keeps_what_the_user_has_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -74,6 +79,7 @@ def test_the_switch_is_back_after_an_error_and_keeps_what_the_user_has_set(
             matmul.fp32_precision = "none"
 
 
+@switched
 def test_a_library_that_rounds_or_is_locked_or_has_been_chosen_by_the_user_is_not_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -109,6 +115,7 @@ def test_a_library_that_rounds_or_is_locked_or_has_been_chosen_by_the_user_is_no
         onednn_gain.cache_clear()
 
 
+@switched
 def test_the_switch_is_off_when_the_last_thread_has_left() -> None:
     x, matmul = torch.ones(256, 384), torch.backends.mkldnn.matmul
     onednn_gain()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -267,6 +268,17 @@ def test_what_is_missing_is_left_out(added: dict[str, Any], pictures: int, absen
     page = render(replace(bare, **added))
     assert page.count("<svg") == pictures
     assert absent not in page
+
+
+def test_without_matplotlib_the_page_says_how_to_get_charts(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = "pip install &#39;tempera[pictures]&#39;"
+    assert way not in page
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    bare = render(REPORT)
+    assert "<svg" not in bare and way in bare
+    assert headline(REPORT) in bare
 
 
 def test_a_race_is_shown_as_a_table_and_a_picture() -> None:

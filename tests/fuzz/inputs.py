@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.json
 import pyarrow.parquet as parquet
 import torch
 from chance import altered, column, damaged, mutated, number, table, text, value
@@ -41,7 +42,7 @@ from tempera.engine.checkpoint import State
 from tempera.errors import TemperaError
 from tempera.forms.event_roles import USUAL as INTERACTION_ROLES
 from tempera.forms.roles import USUAL as PAIR_ROLES
-from tempera.io.manifest import MANIFEST
+from tempera.io.manifest import MANIFEST, first_fault, refuse_damaged
 from tempera.mining.vectors import Store, keys_of
 from tempera.options import yaml_options as config
 from tempera.options.build import build, build_roles
@@ -49,6 +50,9 @@ from tempera.options.names import PARTS, SECTIONS
 from tempera.recommend.read.interactions import Interactions
 from tempera.recommender.recommender import Recommender
 from tempera.run.resume import Checkpoints
+from tempera.server import bodies
+from tempera.server.refusals import Refused
+from tempera.tables.profile import profile
 from tempera.text.read.beir import read_beir
 from tempera.text.read.keeper import Keeper
 from tempera.text.read.sources import PairsFile, documents
@@ -97,6 +101,13 @@ class Reader:
     named: bool = True  # whether a message has to name a file
 
 
+def is_plain_line(message: str) -> bool:
+    """Whether a message is one line that a terminal does not obey."""
+    return bool(message) and not any(
+        unicodedata.category(letter) in ("Cc", "Zl", "Zp") for letter in message
+    )
+
+
 def accepts(reader: Reader, chance: Random, place: Place) -> bool:
     """Give a reader one input: whether it had a result.
 
@@ -115,11 +126,7 @@ def accepts(reader: Reader, chance: Random, place: Place) -> bool:
         raise Fault(f"it did what no reader does: {seen[0]}")
     if message is None:
         return True
-    if (
-        "\n" in message
-        or any(unicodedata.category(letter) in ("Cc", "Zl", "Zp") for letter in message)
-        or not message
-    ):
+    if not is_plain_line(message):
         raise Fault(f"not one line of plain text: {message!r}")
     if len(message) > 1500:
         raise Fault(f"a line of {len(message):,} letters: {message[:100]!r}")
@@ -914,6 +921,85 @@ def taken(folder: Path, *without: str) -> dict[str, bytes]:
     }
 
 
+# ---- profiles, manifests and requests
+
+
+def _sampled_table(chance: Random) -> tuple[Files, Any]:
+    kind = chance.choice(("jsonl", "csv", "parquet"))
+    if kind == "parquet":
+        content = _parquet(chance, PAIR_COLUMNS, ("query", "doc"))
+    else:
+        content = (
+            _jsonl(chance) if kind == "jsonl" else _csv(chance, (*TIMED, "rating", text(chance)))
+        )
+    return {f"rows.{kind}": content}, None
+
+
+def _read_profile(folder: Path, _: Any) -> None:
+    """Profile a table that another reader opens: what it cannot open is no matter here."""
+    (path,) = folder.glob("rows.*")
+    openers = {
+        ".jsonl": pyarrow.json.read_json,
+        ".csv": pyarrow.csv.read_csv,
+        ".parquet": lambda name: parquet.read_table(name, use_threads=False),
+    }
+    try:
+        rows = openers[path.suffix](path)
+        rows.validate(full=True)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError):
+        raise TemperaError(f"{path} is no table") from None
+    of_table = profile(rows, str(path))
+    of_table.could_be("text", "time")
+
+
+def _of_manifest(sample: Files, chance: Random) -> tuple[Files, Any]:
+    files = dict(sample)
+    name = MANIFEST if chance.randrange(3) else chance.choice(list(files))
+    if chance.randrange(10) == 0:
+        del files[name]
+    elif name == MANIFEST:
+        files[name] = damaged(chance, files[name])
+    else:
+        files[name] = mutated(chance, files[name])
+    return files, None
+
+
+def _read_manifest(folder: Path, _: Any) -> None:
+    first_fault(folder)
+    refuse_damaged(folder)
+
+
+_BODIES: tuple[tuple[type[bodies.Body], dict[str, Any]], ...] = (
+    (bodies.SearchBody, {"query": "a", "k": 3}),
+    (bodies.SearchBody, {"query": ["a", "b"], "hybrid": True, "model": "texts"}),
+    (bodies.EmbeddingsBody, {"input": ["a", "b"], "model": "texts"}),
+    (bodies.RecommendBody, {"user": "u1", "k": 3, "exclude": ["i01"]}),
+    (bodies.RecommendBody, {"history": ["i01", "i02"]}),
+    (bodies.DocumentsBody, {"documents": [{"id": "a", "text": "b"}], "remove": ["c"]}),
+)
+
+
+def _request(chance: Random) -> tuple[Files, Any]:
+    kind, given = chance.choice(_BODIES)
+    if chance.randrange(4):
+        given = altered(chance, given)
+    content = json.dumps(given, ensure_ascii=bool(chance.randrange(2)))
+    encoded = content.encode("utf-8", "surrogatepass")
+    return {}, (encoded if chance.randrange(3) else mutated(chance, encoded), kind)
+
+
+def _read_request(_: Path, given: tuple[bytes, type[bodies.Body]]) -> None:
+    """Read the body of a request: a refusal is a line of text for the sender, with a status."""
+    content, kind = given
+    try:
+        bodies.read_body(content, kind)
+    except Refused as refusal:
+        message = str(refusal)
+        if not is_plain_line(message) or len(message) > 1000:
+            raise Fault(f"not one line of plain text: {message!r}") from None
+        raise TemperaError(message) from None
+
+
 def readers(text_run: Path, recommender_run: Path, scratch: Path) -> dict[str, Reader]:
     """Every reader by name.
 
@@ -930,6 +1016,7 @@ def readers(text_run: Path, recommender_run: Path, scratch: Path) -> dict[str, R
         taken(text_run / "model", *beside),
         taken(recommender_run, *beside),
     )
+    whole = {**taken(text_run), MANIFEST: (text_run / MANIFEST).read_bytes()}
     store = Store(scratch / "store", "space")
     store.fill(keys_of(["a", "b"]), lambda rows: VECTORS[rows])
     vectors = taken(scratch / "store", "lock")
@@ -964,6 +1051,9 @@ def readers(text_run: Path, recommender_run: Path, scratch: Path) -> dict[str, R
         Reader("interactions", _interactions, _read_interactions),
         Reader("index", _index, _read_index),
         Reader("where", _filter, _read_filter, named=False),
+        Reader("profile", _sampled_table, _read_profile),
+        Reader("manifest", partial(_of_manifest, whole), _read_manifest),
+        Reader("request", _request, _read_request, named=False),
         Reader("vectors", partial(_store, sample=vectors), _read_store),
         Reader("run", lambda c: (_of_folder(run, c, json_of(run)), None), _read_run),
         Reader(

@@ -37,6 +37,7 @@ from tempera.towers.saved import load
 NAMES = (
     *("config", "space", "roles", "jsonl", "csv", "parquet", "documents", "beir", "interactions"),
     *("index", "vectors", "run", "recommender", "model", "calibration", "checkpoint", "where"),
+    *("profile", "manifest", "request"),
 )
 COUNTS = {"recommender": 5, "run": 25, "model": 25, "where": 50}
 

@@ -24,7 +24,7 @@ from ..ranking.compare import Difference
 from ..ranking.probability import Isotonic, Logistic, Map
 from ..task.run_files import CALIBRATION
 from ..towers.saved import MODEL
-from .pictures import GREY, LINES, canvas, saved
+from .pictures import GREY, LINES, can_draw, canvas, saved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -181,6 +181,8 @@ def write_calibration(folder: Path, calibration: Calibration, picture: Mapping[s
 def draw_calibration(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:
     """Return SVG and PNG of predicted against observed relevance, and of probability by
     similarity."""
+    if not can_draw("calibration.svg"):
+        return {}
     with canvas("calibration", 8.2, 3.9) as figure:
         left, right = figure.subplots(1, 2)
         tenths = bins(pairs, fitted.held_out)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..io.console import logger
 from ..io.documents import first_event
+from ..io.require import missing
 from ..ranking.spread import Spread
 from ..task.verdict import COUNTED, FUSED
 
@@ -66,8 +68,10 @@ def pictures(
     log: Records,
     rival: str | None = None,
 ) -> dict[str, str]:
-    """Return each picture that has data, as SVG; `rival` is the system that curves are compared
-    with."""
+    """Return each picture that has data, as SVG, and none without matplotlib; `rival` is the system
+    that curves are compared with."""
+    if missing("pictures", "drawing"):
+        return {}
     steps, race = [r for r in log if r["event"] == "step"], first_event(log, "recipe")
     evaluations = [r for r in log if r["event"] == "evaluation" and r["metrics"]]
     drawings: dict[str, Callable[[Figure], None]] = (
@@ -86,6 +90,19 @@ def pictures(
     bars = len(systems) * max(map(len, systems.values()), default=0)
     heights = {"systems": max(SIZE[1], 1 + _BAR * bars)}  # so that no number stands upon another
     return {name: _svg(name, draw, heights.get(name, SIZE[1])) for name, draw in drawings.items()}
+
+
+def can_draw(name: str) -> bool:
+    """Return True if matplotlib, an extra of the package, is there; else False, and the log says
+    how to get the picture.
+
+    Args:
+        name: of the picture's file, for example "sweep.svg".
+    """
+    line = missing("pictures", f"drawing {name}")
+    if line:
+        logger.warning(line)
+    return not line
 
 
 @contextmanager
@@ -259,6 +276,8 @@ def _rounds(figure: Figure, recipe: Mapping[str, Any]) -> None:
 def draw_merge(points: Records, best: float) -> dict[str, bytes]:
     """Return SVG and PNG of the scores of merged models by their weight, a line for each set, with
     the chosen one marked."""
+    if not can_draw("merge.svg"):
+        return {}
     with canvas("merge", *SIZE) as figure:
         axes, weights = figure.subplots(), [point["weight"] for point in points]
         for i, name in enumerate(points[0]["scores"]):

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..io.require import missing
 from ..ranking.compare import Difference
 from ..ranking.spread import Spread
 from ..task.showcase import Example, Subject
@@ -85,6 +86,7 @@ def render(report: RunReport) -> str:
         tally=_tally(report.examples, report.against),
         spreads=spreads,
         pictures={name: Markup(svg) for name, svg in drawings.items()},
+        without_charts=missing("pictures", "drawing charts in reports"),
     )
     return page
 

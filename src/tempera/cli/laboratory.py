@@ -19,6 +19,7 @@ from .shared import (
     refuse_split,
     say,
     split,
+    with_picture,
 )
 
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1)]
@@ -69,7 +70,7 @@ def sweep(
     result = run_sweep(
         file, over, seeds, output, overrides, starts, schedules, metric, overwrite, jobs, yes
     )
-    answer(result.json(), as_json, lambda: say(f"{result}\npicture: {result.folder}/sweep.svg"))
+    answer(result.json(), as_json, lambda: say(with_picture(result, f"{result.folder}/sweep.svg")))
 
 
 def tune(
@@ -128,10 +129,11 @@ def tune(
         lost_after=lost_after,
         overwrite=overwrite,
     )
-    end = f"picture: {result.folder}/tune.svg"
+    text = with_picture(result, f"{result.folder}/tune.svg")
     if result.best is not None:
-        end += "\ntrain with the best options: tempera train " + quote(f"{result.folder}/best.yaml")
-    answer(result.json(), as_json, lambda: say(f"{result}\n{end}"))
+        best = quote(f"{result.folder}/best.yaml")
+        text += f"\ntrain with the best options: tempera train {best}"
+    answer(result.json(), as_json, lambda: say(text))
 
 
 def learn(
@@ -170,7 +172,7 @@ def learn(
             f"--sizes is {sizes!r}; give numbers of pairs such as 500,1000,2000"
         ) from None
     result = run_learning(file, counts, more, seeds, output, overrides, metric, overwrite, jobs)
-    answer(result.json(), as_json, lambda: say(f"{result}\npicture: {result.folder}/learn.svg"))
+    answer(result.json(), as_json, lambda: say(with_picture(result, f"{result.folder}/learn.svg")))
 
 
 def calibrate(
@@ -207,7 +209,7 @@ def calibrate(
     result = run_calibration(run, path, roles, precision or (), recall or (), depth, split)
     folder = Model(str(run)).folder
     document = {"output": str(folder.absolute()), **result.json(), "doubt": result.doubt}
-    answer(document, as_json, lambda: say(f"{result}\npicture: {folder}/calibration.svg"))
+    answer(document, as_json, lambda: say(with_picture(result, f"{folder}/calibration.svg")))
 
 
 def _schedule(text: str) -> tuple[float, float]:

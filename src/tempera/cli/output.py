@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ..errors import quantity
-from .shared import say
+from .shared import say, with_picture
 
 if TYPE_CHECKING:  # it takes time to load
     from rich.console import Console
@@ -289,7 +289,7 @@ def print_merge(document: dict[str, Any], written: Sequence[str]) -> None:
             scores = [f"{score:.4f}" for score in point["scores"].values()]
             table.add_row(f"{mark}{point['weight']:g}", *scores)
         _show(table)
-        say(f"{document['sentence']}\npicture: {document['picture']}")
+        say(with_picture(document["sentence"], document["picture"] or ""))
     say("\n".join(written))
 
 

@@ -123,6 +123,11 @@ def say(text: str) -> None:
         print(one_line(line))
 
 
+def with_picture(text: object, path: str) -> str:
+    """Return a text and, if a picture was drawn, a line with the picture's path."""
+    return f"{text}\npicture: {path}" if Path(path).is_file() else str(text)
+
+
 def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
     """Print one JSON document, or call `show` to print the document for people.
 

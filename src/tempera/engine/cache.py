@@ -155,7 +155,7 @@ class Cache:
     """
 
     mode: Mode = "auto"
-    memory: float | None = None
+    memory: float | str | None = None
     tokens: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     autocast: Context = nullcontext
@@ -165,23 +165,24 @@ class Cache:
     def __post_init__(self) -> None:
         refuse_unknown("cache: mode", self.mode, *get_args(Mode))
         try:
-            self.memory = size_of(self.memory)
+            memory: float | None = size_of(self.memory)
         except ValueError as error:
             raise ConfigError(f"cache: memory is {error}, not {self.memory!r}") from None
-        if self.memory is not None and not self.memory > 0:
+        if memory is not None and not memory > 0:
             raise ConfigError(
-                f"cache: memory is above 0, in bytes or as a share, not {self.memory}; None takes the usual"
+                f"cache: memory is above 0, in bytes or as a share, not {memory}; None takes the usual"
             )
+        self.memory = memory
         if self.tokens is not None and self.tokens < 1:
             raise ConfigError(
                 f"cache: tokens of a micro-batch are 1 or more, not {self.tokens}; None takes what fits"
             )
         self.device = torch.device(self.device)
         on_gpu = self.device.type != "cpu"
-        if self.memory is None:
+        if memory is None:
             self.bytes = GPU_MEMORY * self._free() if on_gpu else float(CPU_MEMORY)
         else:
-            self.bytes = self.memory * self._free() if self.memory <= 1 else self.memory
+            self.bytes = memory * self._free() if memory <= 1 else memory
         self.micro_bytes = self.bytes * GPU_MICRO_BATCH if on_gpu else float(CPU_MICRO_BATCH)
         # The options as they were given: `halve` does not change them.
         self.wanted = [self.mode, self.memory, self.tokens, self.device.type]

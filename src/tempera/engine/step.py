@@ -74,7 +74,7 @@ class Loss(Protocol):
 
 
 def step(
-    towers: TowersLike,
+    towers: TowersLike | nn.Module,
     objective: Loss,
     batch: Batch[Any],
     cache: Cache | None = None,
@@ -120,7 +120,7 @@ def step(
 
 
 def add_gradients(
-    towers: TowersLike,
+    towers: TowersLike | nn.Module,
     objective: Loss,
     batch: Batch[Any],
     cache: Cache | None = None,
@@ -186,7 +186,7 @@ def add_gradients(
     return result
 
 
-def _trained_parameters(towers: TowersLike, objective: Loss) -> list[nn.Parameter]:
+def _trained_parameters(towers: TowersLike | nn.Module, objective: Loss) -> list[nn.Parameter]:
     """Return the trained parameters, each once: towers may share weights, or hold the objective."""
     trained: dict[nn.Parameter, None] = {}
     for module in (towers, objective):
@@ -197,7 +197,7 @@ def _trained_parameters(towers: TowersLike, objective: Loss) -> list[nn.Paramete
 
 
 def embed_once(
-    towers: TowersLike, batch: Batch[Any], cache: Cache, group: Group = ALONE
+    towers: TowersLike | nn.Module, batch: Batch[Any], cache: Cache, group: Group = ALONE
 ) -> Batch[Tensor]:
     """Return the embedded batch of all processes, for no backward pass; micro-batches are halved as
     by `step`."""
@@ -212,7 +212,7 @@ class _NoMemory(Exception):
     """The memory of one process has run out; all processes know, and can embed the batch again."""
 
 
-def _retry_with_half(work: Callable[[], X], towers: TowersLike, cache: Cache) -> X:
+def _retry_with_half(work: Callable[[], X], towers: TowersLike | nn.Module, cache: Cache) -> X:
     """Return the result of `work`; as long as memory runs out, halve the micro-batches and do the
     work again."""
     while True:
@@ -224,7 +224,7 @@ def _retry_with_half(work: Callable[[], X], towers: TowersLike, cache: Cache) ->
         cache.halve()
 
 
-def _run_together(work: Callable[[], X], towers: TowersLike, group: Group) -> X:
+def _run_together(work: Callable[[], X], towers: TowersLike | nn.Module, group: Group) -> X:
     """Return the result of `work`, which all processes do at the same time.
 
     Raises:

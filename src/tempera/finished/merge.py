@@ -60,7 +60,7 @@ def merge(
 
     Returns:
         run, base and weight, the best or the user's; without `weights` also points, kept, lost and
-        sentence, see `curve`, and picture, the path of merge.svg.
+        sentence, see `curve`, and picture, the path of merge.svg (None without matplotlib).
 
     Raises:
         ConfigError: a weight outside 0 to 1, a weight without an output, or a weight and other
@@ -229,9 +229,12 @@ def _validation(split: Split, run: Path) -> RetrievalTask:
     return held_out_task(run, OWN, split, split.validation)
 
 
-def _draw(run: Path, document: Mapping[str, Any]) -> str:
-    """Draw the curve in the run's folder, and return the path of the SVG."""
+def _draw(run: Path, document: Mapping[str, Any]) -> str | None:
+    """Draw the curve in the run's folder, and return the path of the SVG; None without
+    matplotlib."""
     pictures = draw_merge(document["points"], document["weight"])
+    if not pictures:
+        return None
     with adding(run, [f"merge.{suffix}" for suffix in pictures]):
         for suffix, content in pictures.items():
             write_file(run / f"merge.{suffix}", content)

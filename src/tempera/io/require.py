@@ -8,6 +8,7 @@ from ..errors import MissingLibrary
 
 # The extras of pyproject.toml, and the modules that they bring.
 EXTRAS = {
+    "pictures": ("matplotlib",),
     "text": ("sentence_transformers",),
     "trainer": ("sentence_transformers", "datasets"),
     "faiss": ("faiss",),
@@ -16,8 +17,27 @@ EXTRAS = {
     "tune": ("optuna",),
     "duckdb": ("duckdb",),
     "serve": ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client", "faiss"),
-    "mcp": ("mcp",),
+    "mcp": ("mcp", "orjson"),
 }
+
+
+def missing(library: str, purpose: str, *modules: str) -> str:
+    """Return a line with the first module that is not installed, and with the way to install it;
+    empty if every module is installed.
+
+    Args:
+        library: an extra of this package, such as "text", or else the name of a library.
+        purpose: the words for the feature of the library, for the line.
+        modules: the needed modules of the extra; if empty, all modules of the extra.
+
+    >>> missing("tune", "tempera tune", "no_such_module")
+    "tempera tune needs no-such-module: pip install 'tempera[tune]'"
+    """
+    for module in modules or EXTRAS.get(library, (library,)):
+        if find_spec(module) is None:
+            target = f"'tempera[{library}]'" if library in EXTRAS else library
+            return f"{purpose} needs {module.replace('_', '-')}: pip install {target}"
+    return ""
 
 
 def require(library: str, purpose: str, *modules: str) -> None:
@@ -36,9 +56,6 @@ def require(library: str, purpose: str, *modules: str) -> None:
         ...
     tempera.errors.MissingLibrary: tempera tune needs no-such-module: pip install 'tempera[tune]'
     """
-    for module in modules or EXTRAS.get(library, (library,)):
-        if find_spec(module) is None:
-            target = f"'tempera[{library}]'" if library in EXTRAS else library
-            raise MissingLibrary(
-                f"{purpose} needs {module.replace('_', '-')}: pip install {target}"
-            )
+    line = missing(library, purpose, *modules)
+    if line:
+        raise MissingLibrary(line)

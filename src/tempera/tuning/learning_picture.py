@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..artifacts.pictures import BLUE, canvas, label, saved
+from ..artifacts.pictures import BLUE, can_draw, canvas, label, saved
 from ..experiments.sweep_pictures import log_marks
 from .learning_curve import LEAST_SIZES, LearningCurve, PowerLaw, percentile_interval
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 def draw_learning_curve(curve: LearningCurve) -> dict[str, bytes]:
     """Return SVG and PNG of a learning curve, by the ends of their names."""
+    if not can_draw("learn.svg"):
+        return {}
     with canvas("learn", 6.6, 3.9) as figure:
         axes = figure.subplots()
         intervals = curve.intervals

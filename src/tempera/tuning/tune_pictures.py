@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..artifacts.pictures import BLUE, GREY, LINES, canvas, label, number, saved
+from ..artifacts.pictures import BLUE, GREY, LINES, can_draw, canvas, label, number, saved
 from ..experiments.figures import cell
 from ..experiments.record import Record
 from .space import Choices, Field
@@ -29,6 +29,8 @@ _ABSENT = -0.12  # height of a line at an option that its setting does not have
 
 def draw_tuning(tuning: Tuning) -> dict[str, bytes]:
     """Return SVG and PNG of a tuning, by the ends of their names."""
+    if not can_draw("tune.svg"):
+        return {}
     fields = tuning.space.fields
     width = max(6.6, 1.5 * (len(fields) + 1))
     heights = [2.4, 3.4]
