@@ -17,6 +17,7 @@ EXTRAS = {
     "duckdb": ("duckdb",),
     "serve": ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client", "faiss"),
     "mcp": ("mcp",),
+    "ray": ("ray",),
 }
 
 
