@@ -108,7 +108,7 @@ def killed_after(seconds: float, *command: str) -> bool:
 def slow(corpus: Path, rows: int = 3000) -> Path:
     """A corpus that takes a while."""
     for number in range(3):
-        table = pa.table({"id": list(range(rows)), "text": texts_of(rows, number)})
+        table = pa.table({"_id": list(range(rows)), "text": texts_of(rows, number)})
         parquet.write_table(table, corpus / f"slow-{number}.parquet", row_group_size=200)
     return corpus
 
@@ -380,7 +380,7 @@ def test_columns_that_are_missing_or_no_texts_are_named(
     )
     parquet.write_table(pa.table({"body": ["a"]}), corpus / "zzz.parquet")
     refused(
-        tempera("encode", tiny_run, corpus, "-o", out / "c"), "zzz.parquet has no column 'text'"
+        tempera("encode", tiny_run, corpus, "-o", out / "c"), "zzz.parquet has no column 'text'; it has body"
     )
     assert sorted(shards_in(out / "c")) == sorted(
         f"{name}.parquet" for name in ("more/part-2", "more/part-3", "part-0", "part-1")

@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from ..errors import DataError
+from ..tables.tables import ending
 from .encoding_model import EncodingModel
 from .shard_columns import EMBEDDING, ID, ShardColumns, one_array
-from .shard_tables import ShardPiece, pieces
+from .shard_tables import ShardPiece, column_names, pieces
 from .stored_vectors import list_type, stored
 
 
@@ -70,6 +71,8 @@ class ShardWriter:
             DataError: an unreadable shard, a column that is missing or of another kind, or a vector
                 that is not finite.
         """
+        if ending(self.source) == ".parquet":  # only the columns with a role are read
+            self.columns.refuse_missing(column_names(self.source), self.shown)
         writer: Any = None
         try:
             read = pieces(self.source, self.columns.names) if of is None else of
