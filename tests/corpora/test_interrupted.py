@@ -380,7 +380,8 @@ def test_columns_that_are_missing_or_no_texts_are_named(
     )
     parquet.write_table(pa.table({"body": ["a"]}), corpus / "zzz.parquet")
     refused(
-        tempera("encode", tiny_run, corpus, "-o", out / "c"), "zzz.parquet has no column 'text'; it has body"
+        tempera("encode", tiny_run, corpus, "-o", out / "c"),
+        "zzz.parquet has no column 'text'; it has body",
     )
     assert sorted(shards_in(out / "c")) == sorted(
         f"{name}.parquet" for name in ("more/part-2", "more/part-3", "part-0", "part-1")

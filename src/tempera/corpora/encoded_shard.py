@@ -71,11 +71,13 @@ class ShardWriter:
             DataError: an unreadable shard, a column that is missing or of another kind, or a vector
                 that is not finite.
         """
-        if ending(self.source) == ".parquet":  # only the columns with a role are read
-            self.columns.refuse_missing(column_names(self.source), self.shown)
+        read = of
+        if read is None:
+            if ending(self.source) == ".parquet":  # only the columns with a role are read
+                self.columns.refuse_missing(column_names(self.source), self.shown)
+            read = pieces(self.source, self.columns.names)
         writer: Any = None
         try:
-            read = pieces(self.source, self.columns.names) if of is None else of
             for _, of_group in groupby(read, lambda piece: piece.group):
                 tables = [self._encoded(piece) for piece in of_group]
                 table = self._joined(tables)
@@ -109,7 +111,8 @@ class ShardWriter:
         stamp = self.model.stamp(vectors.shape[1], self.dtype)
         self.counts.width = vectors.shape[1]
         self.counts.rows += len(table)
-        self.counts.blank += pc.sum(pc.equal(pc.utf8_trim_whitespace(texts), "")).as_py() or 0
+        letters = pc.binary_length(pc.utf8_trim_whitespace(texts)).to_numpy()
+        self.counts.blank += int((letters == 0).sum())
         self.tell(len(table))
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields, stamp.metadata()))
 

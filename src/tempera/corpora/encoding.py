@@ -108,6 +108,8 @@ def encode_corpus(
     is_alone = share is None and workers in (None, 1) and engine == "own"
     with silenced() if share is not None and share.number else nullcontext():
         job.begin()
+        if engine == "own" and workers in (None, 1) and job.unfinished():
+            job.encoder.open()  # so that the time left is that of the texts
         with _bar(job) as (tell, totals):
             if engine == "ray":
                 from .ray_engine import work_by_ray

@@ -91,6 +91,10 @@ class EncodingModel:
             return load(self.folder, self.role, count=self.read.add)
         return load(self.folder, self.role, self.half, _device(), self.read.add)
 
+    def open(self) -> None:
+        """Load the weights."""
+        _ = self.encode
+
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of n texts, [n, D]."""
         return self.encode(texts)

@@ -22,7 +22,7 @@ from ..ranking.nearest import refuse_not_finite, top
 from ..towers.stamp import Stamp
 from .corpus_manifest import read_corpus, shard_name
 from .output_place import OutputPlace, place_of
-from .shard_columns import EMBEDDING, ID
+from .shard_columns import EMBEDDING, ID, of_numbers
 from .stored_vectors import Vectors, restored
 
 Positions = NDArray[np.int64]
@@ -192,6 +192,6 @@ def _taken(file: Any, rows: Positions) -> Iterator[tuple[int, dict[str, Any]]]:
         here = rows[(rows >= start) & (rows < end)]
         if len(here):
             table = file.read_row_group(group, columns=columns, use_threads=False)
-            taken = table.take(pa.array(here - start))
+            taken = table.take(of_numbers(here - start))
             yield from zip(here.tolist(), taken.to_pylist(), strict=True)
         start = end

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError, did_you_mean
 from ..forms.roles import DOC_NAMES
@@ -107,7 +109,8 @@ class ShardColumns:
                 raise DataError(
                     f"{where}: column {name!r} holds {kind}; expected texts: choose another by --text COLUMN"
                 )
-            parts.append(one_array(table[name]).cast(_STRING).fill_null(""))
+            part = one_array(table[name]).cast(_STRING)
+            parts.append(part.fill_null("") if part.null_count else part)
         if len(parts) == 1:
             return parts[0]
         trimmed = [pc.utf8_trim_whitespace(part) for part in parts]
@@ -145,6 +148,14 @@ class ShardColumns:
 def one_array(column: pa.ChunkedArray) -> pa.Array:
     """Return a column as one array."""
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+
+
+def of_numbers(numbers: NDArray[Any]) -> pa.Array:
+    """Return numbers, [n], as an Arrow array; `pa.array` would load pandas, which takes time and
+    memory."""
+    numbers = np.ascontiguousarray(numbers)
+    kind = pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _usual(candidates: Sequence[str], names: Sequence[str]) -> str | None:

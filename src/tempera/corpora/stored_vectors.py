@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..errors import DataError, refuse_unknown
 from ..ranking.nearest import refuse_not_finite
 from ..towers.similarities import Similarity
+from .shard_columns import of_numbers
 
 Stored = Literal["float32", "float16", "int8"]
 Vectors = NDArray[np.float32]
@@ -61,7 +62,7 @@ def stored(vectors: Vectors, dtype: str, where: str) -> pa.Array:
         largest = np.abs(vectors).max(1, keepdims=True, initial=0)
         steps = largest / np.float32(127)
         numbers = np.rint(vectors / np.maximum(steps, np.float32(1e-28))).astype(np.int8)
-    flat = pa.array(numbers.reshape(-1))
+    flat = of_numbers(numbers.reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, type=list_type(vectors.shape[1], dtype))
 
 
