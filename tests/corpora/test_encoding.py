@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -146,9 +147,24 @@ def test_a_process_of_a_launcher_takes_its_share(
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", "2")
         answer = tempera("encode", tiny_run, corpus, "-o", tmp_path / "out", "--json")
-        assert answer.code == 0 and answer.document["complete"] == (rank == 0)
+        # The processes of a launcher share a terminal.
+        assert answer.code == 0 and (answer.out == "") == (rank == 1)
         records = sorted(path.stem for path in (tmp_path / "out" / "records").rglob("*.json"))
         assert records == (["part-1", "part-3"] if rank else [f"part-{i}" for i in range(4)])
+    assert shards_in(tmp_path / "out") == shards_in(whole)
+
+
+@pytest.mark.long
+def test_torchrun_starts_a_worker_for_each_process(
+    tiny_run: Path, corpus: Path, whole: Path, tmp_path: Path
+) -> None:
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "tempera"]
+    command = ["encode", str(tiny_run), str(corpus), "-o", str(tmp_path / "out"), "--json"]
+    done = subprocess.run(
+        [sys.executable, *launcher, *command], capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1
     assert shards_in(tmp_path / "out") == shards_in(whole)
 
 
@@ -361,8 +377,6 @@ def test_the_folder_of_a_run_and_the_name_of_the_hub_are_models(
 @pytest.mark.long
 def test_memory_does_not_grow_with_the_rows(tiny_run: Path, tmp_path: Path) -> None:
     """The peak of a process that encodes 8 shards is that of one that encodes 2."""
-    import subprocess
-
     program = (
         "import resource, sys; from tempera.artifacts.encoded_corpus import encode;"
         "encode(*sys.argv[1:4]); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"

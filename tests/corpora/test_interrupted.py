@@ -532,5 +532,25 @@ def test_a_worker_that_comes_late_loses_nothing(
     assert document is not None and document["rows"] == sum(ROWS)
 
 
+def test_two_workers_may_begin_at_once(
+    tiny_run: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tempera.corpora.output_place import LocalFolder
+
+    first, second = (
+        EncodingJob(str(tiny_run), (str(corpus),), str(tmp_path / "out")) for _ in range(2)
+    )
+    names = LocalFolder.names
+
+    def begin_meanwhile(self: LocalFolder, folder: str) -> set[str]:
+        monkeypatch.setattr(LocalFolder, "names", names)
+        second.begin()
+        return names(self, folder)
+
+    monkeypatch.setattr(LocalFolder, "names", begin_meanwhile)
+    first.begin()
+    assert (tmp_path / "out" / "encoding.json").is_file()
+
+
 def test_stale_is_ten_minutes() -> None:
     assert claims.STALE == 600  # as the guide says

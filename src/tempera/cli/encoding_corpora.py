@@ -52,7 +52,7 @@ def encode(
         dry_run: measure a minute, and show the seconds and bytes of all; write nothing.
         price: price of an hour of a worker, for --dry-run.
     """
-    from ..corpora.encoding import encode_corpus
+    from ..corpora.encoding import encode_corpus, launched_share
     from ..corpora.encoding_job import EncodingJob, EncodingOptions
 
     if price is not None and not dry_run:
@@ -77,7 +77,9 @@ def encode(
         about["shards"] = len(document["shards"])
         about["rows_in_all"] = document["rows"]
         about["dimensions"] = document["model"]["dimensions"]
-    answer(about, as_json, lambda: say(_line(about)))
+    launched = launched_share()
+    if worker is not None or launched is None or launched.number == 0:
+        answer(about, as_json, lambda: say(_line(about)))
 
 
 def _absolute(output: str) -> str:

@@ -72,6 +72,8 @@ class CorpusPlan:
         content = place.read(PLAN)
         if content is None:
             others = sorted(place.names(""))
+            content = place.read(PLAN)  # another worker may have begun meanwhile
+        if content is None:
             if others:
                 raise OutputError(
                     f"--output {place.address} holds {others[0]}, which is of no corpus of vectors; give another folder"

@@ -103,10 +103,13 @@ def encode_corpus(
     if worker is not None and (workers is not None or engine == "ray"):
         raise ConfigError("--worker is one of several that you start; drop --workers and --engine")
     share = None if worker is None else WorkerShare.of(worker)
+    launched = None
     if share is None and workers is None and engine == "own":
-        share = _launched()
+        launched = launched_share()
+        share = launched
     is_alone = share is None and workers in (None, 1) and engine == "own"
-    with silenced() if share is not None and share.number else nullcontext():
+    # The processes of a launcher share a terminal, and the jobs of an array do not.
+    with silenced() if launched is not None and launched.number else nullcontext():
         job.begin()
         if engine == "own" and workers in (None, 1) and job.unfinished():
             job.encoder.open()  # so that the time left is that of the texts
@@ -147,7 +150,7 @@ def _report(
         )
 
 
-def _launched() -> WorkerShare | None:
+def launched_share() -> WorkerShare | None:
     """Return the share of a process that a launcher has started; None without a launcher."""
     for rank, size in _LAUNCHERS:
         if rank in os.environ and size in os.environ:
