@@ -252,6 +252,8 @@ def test_a_claim_is_taken_over_when_its_worker_has_ended_or_is_silent(tmp_path: 
     assert not one.take("d")
     (tmp_path / "e").write_text("")  # killed between the creation and the writing
     assert not one.take("e")
+    os.utime(tmp_path / "e", (time.time() - 6, time.time() - 6))
+    assert one.take("e")
 
 
 def test_a_living_worker_keeps_its_claims_fresh(tmp_path: Path) -> None:
@@ -263,8 +265,15 @@ def test_a_living_worker_keeps_its_claims_fresh(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_another_machine_has_claimed_is_left_and_then_taken(
-    tiny_run: Path, corpus: Path, whole: Path, tmp_path: Path, tempera: Command
+    tiny_run: Path,
+    corpus: Path,
+    whole: Path,
+    tmp_path: Path,
+    tempera: Command,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from tempera.corpora import corpus_worker
+
     out = tmp_path / "out"
     (out / "claims").mkdir(parents=True)
     job = EncodingJob(str(tiny_run), (str(corpus),), str(out))
@@ -273,6 +282,7 @@ def test_a_shard_that_another_machine_has_claimed_is_left_and_then_taken(
     (out / "claims").mkdir()
     claim = {**json.loads(ShardClaims(out).worker), "machine": "another"}
     (out / "claims" / "part-0").write_text(json.dumps(claim))
+    monkeypatch.setattr(corpus_worker, "_PATIENCE", 0.3)
     answer = tempera("encode", tiny_run, corpus, "-o", out)
     refused(answer, "1 shard of 4, part-0 for one, left to other workers", "10 minutes")
     worker = tempera("encode", tiny_run, corpus, "-o", out, "--worker", "0/2", "--json")

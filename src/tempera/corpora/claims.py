@@ -21,6 +21,7 @@ from ..io.documents import parsed
 
 STALE = 600.0  # seconds without a sign of the worker, after which its claim is taken over
 _SIGN = 10.0  # seconds between signs
+_EMPTY = 5.0  # seconds after which a claim without a worker's name is stale
 _SAME = 1.0  # seconds within which two starts of a process are the same start
 
 
@@ -100,7 +101,7 @@ class ShardClaims:
         except FileNotFoundError:
             return True
         except (OSError, ValueError, LookupError, TypeError):
-            return age > self.stale  # killed while it was claimed
+            return age > min(self.stale, _EMPTY)  # killed while it was claimed
         if age > self.stale:
             return True
         return bool(machine == _machine() and not _is_alive(process, started))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from .corpus_manifest import CLAIMS, SHARDS
 from .encoding_job import EncodingJob
 from .output_place import PARTIAL
 from .shard_files import CorpusShard
+
+_PATIENCE = 10.0  # seconds that a single worker waits for shards that others have claimed
+_PAUSE = 0.2  # seconds between two looks at them
 
 
 @dataclass(frozen=True)
@@ -105,10 +109,32 @@ def work(
     claims = ShardClaims(None if local is None else local / CLAIMS, stale)
     own, others = share.order(job.shards)
     # Of an object store, nobody can claim a shard: each worker keeps to its share.
-    for shard in own if local is None else [*own, *others]:
+    waiting = own if local is None else [*own, *others]
+    # The workers of a program that was killed a moment ago are about to end; only a single worker
+    # waits for them.
+    until = time.monotonic() + (_PATIENCE if share.workers == 1 else 0.0)
+    while waiting:
+        waiting = _pass(job, waiting, claims, tell)
+        if not waiting or time.monotonic() >= until:
+            break
+        time.sleep(_PAUSE)
+    document = job.finish()
+    if document is not None:
+        clear(job)
+    return document
+
+
+def _pass(
+    job: EncodingJob, shards: Sequence[CorpusShard], claims: ShardClaims, tell: Tell
+) -> list[CorpusShard]:
+    """Encode the shards that are not finished; return the shards that others have claimed."""
+    claimed = []
+    for shard in shards:
         if job.record(shard) is not None:
             tell(EncodedPart(size=shard.size, shards=1))
-        elif claims.take(shard.name):
+        elif not claims.take(shard.name):
+            claimed.append(shard)
+        else:
             try:
                 # Another worker may have finished the shard since it was looked at.
                 if job.record(shard) is None:
@@ -119,10 +145,7 @@ def work(
                     raise
             finally:
                 claims.release(shard.name)
-    document = job.finish()
-    if document is not None:
-        clear(job)
-    return document
+    return claimed
 
 
 def _encode(job: EncodingJob, shard: CorpusShard, claims: ShardClaims, tell: Tell) -> None:

@@ -16,7 +16,7 @@ from ..errors import TemperaError
 from ..io.console import logger
 from ..io.documents import parsed
 from .claims import STALE
-from .corpus_worker import EncodedPart, Tell, clear
+from .corpus_worker import EncodedPart, Tell, WorkerShare, clear, work
 from .encoding_job import EncodingJob
 
 _SOURCE = Path(__file__).parents[2]  # holds the package, for the processes
@@ -71,6 +71,9 @@ def work_together(
             if process.poll() is None:
                 process.kill()
     document = job.finish()
+    if document is None and all(outcome.error is None for outcome in outcomes):
+        # The workers of an earlier program held claims, and have ended since.
+        document = work(job, WorkerShare(), tell, stale)
     for number, outcome in enumerate(outcomes):
         if outcome.error is None:
             continue
