@@ -39,7 +39,7 @@ soak: setup
 	$(BIN)/python tests/fuzz/soak.py
 	$(BIN)/pip install --quiet --disable-pip-version-check atheris
 	$(BIN)/python tests/fuzz/guided.py
-	$(BIN)/pytest -m slow tests/run/test_resume.py tests/experiments tests/server
+	$(BIN)/pytest -m slow tests/run/test_resume.py tests/experiments tests/server tests/corpora
 
 check: setup
 	$(BIN)/ruff check --no-cache .

@@ -20,6 +20,7 @@ FLOORS = (  # rooms and root modules, from the lowest floor to the highest
     ("engine",),
     ("task", "paper"),
     ("towers",),
+    ("corpora",),
     ("mining",),
     ("text", "recommend"),
     ("options",),

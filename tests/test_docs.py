@@ -38,6 +38,7 @@ LONG = {"options.md", "study.md", "map.md", "licences.md"}  # generated
 PAGES = (
     "calibrate",
     "choose-items",
+    "corpora",
     "evaluate-recommenders",
     "evaluation",
     "explain",
@@ -52,6 +53,7 @@ PAGES = (
 SHORTER = {
     '"0.005:1:log:20"': '"0.05:0.1:log:2"',
     "seeds=3": "seeds=1",
+    "workers=8": "workers=1",
 }  # a sweep of two runs instead of sixty
 
 
@@ -79,6 +81,11 @@ def shared_folder(
     (folder / "faq.yaml").write_text(faq.replace("faq.csv", str(folder / "faq.csv")))
     (folder / "config.yaml").write_text(
         dump(yaml.safe_load((tiny_run / "config.yaml").read_text()))
+    )
+    shard = folder / "corpus" / "texts.jsonl"
+    shard.parent.mkdir()
+    shard.write_text(
+        "".join(json.dumps({"id": i, "text": r["doc"]}) + "\n" for i, r in enumerate(rows))
     )
     beir = folder / "data" / "scifact"
     (beir / "qrels").mkdir(parents=True)

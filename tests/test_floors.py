@@ -26,6 +26,7 @@ FLOORS: list[list[set[str]]] = [
     [{"engine"}],
     [{"task"}, {"paper"}],
     [{"towers"}],
+    [{"corpora"}],
     [{"mining"}],
     [{"text"}, {"recommend"}],
     [{"options"}],

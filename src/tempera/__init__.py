@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .arithmetic.ragged import Ragged as Ragged
+    from .artifacts.encoded_corpus import EncodedCorpus as EncodedCorpus
+    from .artifacts.encoded_corpus import encode as encode
     from .artifacts.run_folder import Run as Run
     from .core import pools as pools
     from .core.batch import Batch as Batch
@@ -66,6 +68,7 @@ __version__ = "0.2.0"
 
 # by the module that defines them; `pools` is a module itself, whose names say little alone
 _NAMES = {
+    "artifacts.encoded_corpus": "EncodedCorpus encode",
     "artifacts.run_folder": "Run",
     "core.batch": "Batch Side",
     "core.corrections": "Hardness LogQ Margin",

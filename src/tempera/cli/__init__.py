@@ -19,6 +19,7 @@ from ..io.console import bar_class
 from ..io.signals import heard_signals
 from .adding import add_documents
 from .distilling import distill
+from .encoding_corpora import encode
 from .laboratory import calibrate, learn, sweep, tune
 from .models import check, evaluate, export, merge, mine
 from .planning import plan
@@ -33,6 +34,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     distill,
     search,
     add_documents,
+    encode,
     evaluate,
     recommend,
     add_items,
@@ -57,7 +59,7 @@ RENAMED = {
     "tune --workers": "--jobs",
 }
 # Commands that resume an interrupted run.
-RESUMED = ("train", "distill", "sweep", "tune", "learn")
+RESUMED = ("train", "distill", "encode", "sweep", "tune", "learn")
 # Options of every command.
 EVERYWHERE = ("--quiet", "-q", "--verbose", "-v", "--no-progress", "--version")
 

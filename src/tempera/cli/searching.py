@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import one_line
+from ..errors import ConfigError, one_line
 from .output import console, has_styles
 from .shared import Json, answer
 
@@ -46,22 +46,29 @@ def search(
     explain: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Search the documents of a run.
+    """Search the documents of a run, or an encoded corpus.
 
     Without a query, each line of input is one.
 
     Args:
-        run: run folder.
+        run: run folder, or folder of vectors.
         query: text to search for.
         k: number of hits to show.
         hybrid: rank by words (BM25) and vectors together.
-        index: exported index to search instead of the run's own.
+        index: exported index or folder of vectors to search instead of the run's own.
         onnx: exported ONNX model to embed the query with.
         threshold: lowest probability to show; see calibrate.
         where: search only documents for which this is true, an expression of DuckDB over the kept
             columns, e.g. "lang = 'de' and year >= 2024".
         explain: show under each hit the largest parts of its score; with --json, all parts.
     """
+    from ..corpora.corpus_manifest import is_corpus
+
+    shards = run if index is None else index
+    if is_corpus(shards):
+        _refuse_of_runs(hybrid, onnx, threshold, where, explain)
+        _search_shards(shards, None if index is None else run, query, k, as_json)
+        return
     from ..artifacts.run_folder import Run
 
     searched = Run(run)
@@ -100,6 +107,42 @@ def search(
             )
         lines = [explanation.line() for explanation in explanations]
         answer(document, as_json, lambda: _show(text, hits, notes, piped, lines))  # noqa: B023  # it is called at once
+
+
+def _refuse_of_runs(
+    hybrid: bool,
+    onnx: Path | None,
+    threshold: float | None,
+    where: str | None,
+    explain: bool,
+) -> None:
+    """Raise ConfigError for an option that needs the documents of a run."""
+    options = {
+        "--hybrid": hybrid,
+        "--onnx": onnx is not None,
+        "--threshold": threshold is not None,
+        "--where": where is not None,
+        "--explain": explain,
+    }
+    for option, is_given in options.items():
+        if is_given:
+            raise ConfigError(
+                f"{option} is for documents of a run, not for shards of vectors: drop it"
+            )
+
+
+def _search_shards(
+    folder: Path, model: Path | None, query: str | None, k: int, as_json: bool
+) -> None:
+    """Search the rows of a corpus in shards; without a model, by the model that encoded it."""
+    from ..artifacts.encoded_corpus import EncodedCorpus
+
+    corpus = EncodedCorpus(folder, model)
+    piped = query is None and not _at_terminal()
+    for text in _lines() if query is None else [query]:
+        hits = corpus.search(text, k)
+        document = {"query": text, "hits": [hit.json() for hit in hits], "notes": []}
+        answer(document, as_json, lambda: _show(text, hits, [], piped))  # noqa: B023  # it is called at once
 
 
 def _is_unread(run: Run, query: str, ranked: Sequence[Found], hybrid: bool) -> bool:

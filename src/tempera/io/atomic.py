@@ -40,9 +40,13 @@ def write_mark(folder: Path, document: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def new_file(path: Path) -> Iterator[Path]:
+def new_file(path: Path, mark: str = "") -> Iterator[Path]:
     """Give a file to write that replaces `path` when the block ends without an error; after an
     error, the file is removed.
+
+    Args:
+        path: the later name of the file.
+        mark: a part of the unfinished file's name, for a file that several processes may write.
 
     Raises:
         OutputError: the file cannot be written (disk full, no permission), or `path` is no file.
@@ -54,7 +58,7 @@ def new_file(path: Path) -> Iterator[Path]:
     >>> path.read_text(), partial.exists()
     ('1,2', False)
     """
-    path, partial = _places(path)
+    path, partial = _places(path, mark)
     with as_output_error(path, partial):
         if path.exists() and not path.is_file():
             raise OutputError(f"cannot write {path}: it is not a regular file; give another name")
@@ -324,11 +328,11 @@ def append(path: Path, content: bytes) -> None:
         _to_disk(path.parent)
 
 
-def _places(path: Path) -> tuple[Path, Path]:
+def _places(path: Path, mark: str = "") -> tuple[Path, Path]:
     """Return the final and the partial path of a file or folder; a link stays, and its target is
     replaced."""
     path = Path(os.path.realpath(path))
-    return path, path.parent / f"{path.name}.partial"
+    return path, path.parent / f"{path.name}{mark}.partial"
 
 
 @contextmanager

@@ -18,6 +18,7 @@ EXTRAS = {
     "duckdb": ("duckdb",),
     "serve": ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client", "faiss"),
     "mcp": ("mcp", "orjson"),
+    "ray": ("ray",),
 }
 
 

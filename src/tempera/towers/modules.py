@@ -169,10 +169,17 @@ class TextTower(Tower):
         return width
 
     @torch.no_grad()
-    def encode(self, features: Ragged, role: Role = "doc", tokens: int | None = None) -> Tensor:
+    def encode(
+        self,
+        features: Ragged,
+        role: Role = "doc",
+        tokens: int | None = None,
+        count: Callable[[int, int], None] | None = None,
+    ) -> Tensor:
         """Return the vectors of rows, [n, D], as compared by the saved model.
 
-        Rows of like length are encoded together, in blocks of at most `tokens` tokens.
+        Rows of like length are encoded together, in blocks of at most `tokens` tokens. `count` is
+        called for each block with its tokens, and with its tokens and padding.
         """
         device = next(self.parameters()).device
         if not tokens:
@@ -196,6 +203,9 @@ class TextTower(Tower):
                         raise
                     tokens = len(rows) // 2 * longest
                     continue
+                if count is not None:
+                    read = int(lengths[start:end].sum())
+                    count(read, len(rows) * longest if self.padded else read)
                 end = start
         return vectors
 

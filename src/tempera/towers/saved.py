@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # it would load torch
 # In the folder of a query model: facts about the index that the model was trained for.
 KEPT = "kept_index.json"
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+# Is called with the number of tokens that were read together, and with that number and the padding.
+Count = Callable[[int, int], None]
 # The folder of a run's model.
 MODEL = "model"
 # The folder of the model that was evaluated, if the run's model has then learned the held-out
@@ -76,7 +78,11 @@ def model_folder(path: Path) -> Path:
 
 
 def load(
-    folder: Path, role: Role = "query", half: bool = False, device: torch.device | str = "cpu"
+    folder: Path,
+    role: Role = "query",
+    half: bool = False,
+    device: torch.device | str = "cpu",
+    count: Count | None = None,
 ) -> Encode:
     """Return the function from texts to vectors, [n, D], of the model in a sentence-transformers
     folder, with its prompt for queries or documents.
@@ -92,6 +98,7 @@ def load(
         role: "query" or "doc".
         half: compute in bf16.
         device: on which sentence-transformers computes.
+        count: is called with the numbers of tokens read, by models that Tempera itself reads for.
 
     Raises:
         DataError: the folder holds no model, a damaged model, a model with a part outside of the
@@ -116,8 +123,8 @@ def load(
         raise DataError(f"{folder}/modules.json does not describe a model") from None
     similarity = similarity_of(folder)
     if kinds == _STATIC_UNIT and not _has_prompts(folder) and similarity == "cosine":
-        return _static_encoder(paths[0], truncation(folder))
-    return encoder_of(open_with_library(folder).to(device), role, folder, half)
+        return _static_encoder(paths[0], truncation(folder), count)
+    return encoder_of(open_with_library(folder).to(device), role, folder, half, count)
 
 
 def reads_alike(folder: Path) -> bool:
@@ -300,7 +307,7 @@ def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
     return tensors
 
 
-def _static_encoder(folder: Path, width: int | None) -> Encode:
+def _static_encoder(folder: Path, width: int | None, count: Count | None = None) -> Encode:
     tokenizer, table = read_static(folder, is_mapped=True)
     table = table[:, :width]
     read = reader(tokenizer)
@@ -312,6 +319,8 @@ def _static_encoder(folder: Path, width: int | None) -> Encode:
                 ids, lengths = read(texts)
         except Exception as error:  # tokenizers raises no narrower one
             raise DataError(f"{folder} has a tokenizer that reads no texts: {error}") from None
+        if count is not None:
+            count(len(ids), len(ids))
         vectors = np.zeros((len(texts), table.shape[1]), np.float32)
         if ids.max(initial=0) >= len(table):
             raise DataError(
@@ -400,7 +409,13 @@ def static_model(folder: Path) -> SentenceTransformer:
         )
 
 
-def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool = False) -> Encode:
+def encoder_of(
+    model: SentenceTransformer,
+    role: Role,
+    folder: Path,
+    half: bool = False,
+    count: Count | None = None,
+) -> Encode:
     """Return the function from texts of a role to vectors, [n, D], of an open model; the inner
     products of the vectors are the model's similarity.
 
@@ -412,6 +427,7 @@ def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool 
         role: "query" or "doc".
         folder: named in errors.
         half: compute in bf16; the weights of a tower are cast once, for good.
+        count: is called with the numbers of tokens that a tower reads.
     """
     import torch
 
@@ -433,7 +449,7 @@ def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool 
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         features = tower.features(texts, None, role)
-        return tower.encode(features, role).numpy()
+        return tower.encode(features, role, count=count).numpy()
 
     return _guarded(encode, folder)
 
