@@ -175,27 +175,35 @@ def export(
     queries to a BEIR folder.
 
     Args:
-        run: run folder; for ONNX also a model folder.
+        run: run folder; for ONNX also a model folder; for FAISS also a folder of vectors.
         to: format: onnx, faiss, parquet, or beir: the held-out queries of a run with the answers,
             to judge further models by.
         output: folder to write (default: RUN/export/FORMAT).
-        kind: kind of FAISS index: hnsw (default), ivf_pq, int8, or binary (signs, and int8 to rank
-            the nearest again).
+        kind: kind of FAISS index: hnsw (default), ivf_pq (the only one of a folder of vectors),
+            int8, or binary (signs, and int8 to rank the nearest again).
         width: first numbers of each vector to keep (default: all).
         now: moment that ends the pauses of a recommender's users, in the form of the data's times
             (default: the latest time of the data).
         overwrite: replace an earlier export in --output.
     """
-    from ..artifacts.run_folder import Run
+    from ..corpora.corpus_manifest import is_corpus
     from ..exports.export import BEIR
 
-    if to == BEIR:
+    if is_corpus(run):
+        from ..artifacts.encoded_corpus import EncodedCorpus
+
+        if width is not None or now is not None:
+            raise TemperaError("--width and --now are for runs: drop them for a folder of vectors")
+        facts = EncodedCorpus(run).export(to, output, kind or "ivf_pq", overwrite)
+    elif to == BEIR:
         from ..finished.held_out_set import export_held_out
 
         if kind is not None or width is not None or now is not None:
             raise TemperaError("--kind, --width and --now are for vectors: drop them for beir")
         facts = export_held_out(run, output, overwrite)
     else:
+        from ..artifacts.run_folder import Run
+
         facts = Run(run).export(to, output, kind, overwrite, width, now)
     lines = [f"written: {facts['output']}"]
     for name, value in facts.items():

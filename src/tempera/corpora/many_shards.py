@@ -103,6 +103,21 @@ class EncodedShards:
                     yield VectorBlock(first, name, restored(batch.column(EMBEDDING)), ids)
                     first += len(batch)
 
+    def tables(self) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+        """Yield the ids and the kept columns of all rows in order, at most `ROWS` at once, with the
+        name of the shard and the number of the first row in it, from 0.
+
+        Raises:
+            DataError: a shard is missing, damaged, or of another model.
+        """
+        for number, name in enumerate(self.names):
+            with self._opened(number) as file:
+                columns = [each for each in file.schema_arrow.names if each != EMBEDDING]
+                first = 0
+                for batch in file.iter_batches(ROWS, columns=columns):
+                    yield name, first, batch
+                    first += len(batch)
+
     def nearest(self, queries: Vectors, k: int) -> tuple[Vectors, Positions]:
         """Return scores and positions of the k rows nearest to each query vector, best first, [q,
         D] -> [q, min(k, c)] each; equal scores in the order of the corpus.
@@ -164,6 +179,20 @@ class EncodedShards:
                 yield file
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{where} is damaged: {str(error).splitlines()[0]}") from None
+
+
+def sampled(shards: EncodedShards, count: int) -> Vectors:
+    """Return the vectors of `count` distinct rows, [min(count, c), D]: one at random from each of
+    as many equal parts of the corpus."""
+    count = min(count, len(shards))
+    draw = np.random.default_rng(0)
+    starts = np.arange(count + 1) * len(shards) // max(1, count)
+    wanted = draw.integers(starts[:-1], starts[1:])
+    vectors = np.empty((count, shards.width), np.float32)
+    for block in shards.blocks():
+        low, high = np.searchsorted(wanted, (block.first, block.first + len(block.vectors)))
+        vectors[low:high] = block.vectors[wanted[low:high] - block.first]
+    return vectors
 
 
 def merged(
