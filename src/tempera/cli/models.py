@@ -242,7 +242,7 @@ def mine(
         model: model folder or run folder.
         pairs: table of queries and answers, or a BEIR folder.
         output: Parquet file to write.
-        corpus: table or BEIR folder of more candidates.
+        corpus: table, BEIR folder or folder of vectors of more candidates.
         split: split to read from a BEIR folder.
         negatives: number of negatives for each query.
         skip: number of best ranks to leave out.

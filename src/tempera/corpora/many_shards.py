@@ -140,6 +140,16 @@ class EncodedShards:
             scores, positions = merged((scores, positions), (near, rows + block.first), k)
         return scores, positions
 
+    def vectors(self, positions: Positions) -> Vectors:
+        """Return the vectors of the rows at rising positions, [n, D], in one pass over the
+        shards."""
+        vectors = np.empty((len(positions), self.width), np.float32)
+        for block in self.blocks():
+            end = block.first + len(block.vectors)
+            low, high = np.searchsorted(positions, (block.first, end))
+            vectors[low:high] = block.vectors[positions[low:high] - block.first]
+        return vectors
+
     def rows(self, positions: Positions) -> list[dict[str, Any]]:
         """Return the id and the kept columns of the rows at some positions, with the name of the
         shard and the number of the row in it, from 0."""
@@ -188,11 +198,7 @@ def sampled(shards: EncodedShards, count: int) -> Vectors:
     draw = np.random.default_rng(0)
     starts = np.arange(count + 1) * len(shards) // max(1, count)
     wanted = draw.integers(starts[:-1], starts[1:])
-    vectors = np.empty((count, shards.width), np.float32)
-    for block in shards.blocks():
-        low, high = np.searchsorted(wanted, (block.first, block.first + len(block.vectors)))
-        vectors[low:high] = block.vectors[wanted[low:high] - block.first]
-    return vectors
+    return shards.vectors(wanted)
 
 
 def merged(
