@@ -44,6 +44,7 @@ def evaluate(
     queries: Annotated[int | None, typer.Option(min=1)] = None,
     per_query: Path | None = None,
     mixed_precision: Literal["no", "auto"] = "no",
+    index: Path | None = None,
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
@@ -66,6 +67,7 @@ def evaluate(
             (default: all).
         per_query: write every score to this .parquet or .csv file.
         mixed_precision: auto reads texts in bf16 where the processor multiplies bf16 fast.
+        index: folder of vectors of the model, to take by the documents' ids.
         overwrite: replace the file of --per-query.
     """
     refuse_absent(model, against)
@@ -81,6 +83,7 @@ def evaluate(
             "exclude_self": exclude_self,
             "split": split != "test",
             "mixed_precision": mixed_precision != "no",
+            "index": index is not None,
         }
         for name, is_given in own.items():
             if is_given:
@@ -110,9 +113,11 @@ def evaluate(
     }
     findings: list[Any]
     if paths:
-        findings = judge.evaluate(model, *paths, split=split, roles=roles, **how)
+        findings = judge.evaluate(model, *paths, split=split, roles=roles, index=index, **how)
     else:
         refuse_split(split, "test")
+        if index is not None:
+            raise TemperaError("--index has the documents of DATA: give DATA")
         findings = [evaluate_held_out(model, **how)]
     if per_query is not None:
         judge.write_per_query(per_query, findings, overwrite)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,18 @@ class EncodedShards:
                 yield file
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{where} is damaged: {str(error).splitlines()[0]}") from None
+
+
+def encoded_documents(folder: str | Path) -> EncodedShards:
+    """Return an encoded corpus, to compare with queries.
+
+    Raises:
+        DataError: no finished corpus of vectors, or vectors of queries.
+    """
+    shards = EncodedShards(str(folder))
+    if shards.options.get("role") != "doc":
+        raise DataError(f"{folder} holds vectors of queries; encode documents")
+    return shards
 
 
 def sampled(shards: EncodedShards, count: int) -> Vectors:

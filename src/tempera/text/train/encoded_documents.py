@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from ...corpora.many_shards import EncodedShards
+from ...corpora.many_shards import EncodedShards, encoded_documents
 from ...errors import DataError
 from ...io.ids import content_ids
 from ...mining.search import Ints
@@ -41,9 +41,7 @@ class EncodedDocuments:
             DataError: the vectors are of queries, a shard is missing or damaged, or the texts were
                 not kept.
         """
-        shards = EncodedShards(str(folder))
-        if shards.options.get("role") != "doc":
-            raise DataError(f"{folder} holds vectors of queries; encode documents")
+        shards = encoded_documents(folder)
         has_ids = shards.options.get("id") is not None
         rows = [np.empty(0, np.int64)]
         contents = [np.empty(0, np.int64)]
