@@ -28,6 +28,7 @@ USES = {
     "duckdb": "filters (`--where`)",
     "serve": "`tempera serve`",
     "mcp": "`tempera mcp`",
+    "ray": "`tempera encode --engine ray`",
 }
 # The words of a classifier or of a long licence, as the licence's identifier of SPDX.
 IDENTIFIERS = {

@@ -71,6 +71,7 @@ TRIALS = {
     ),
     "serve": ("tempera serve runs/pairs",),
     "mcp": ("python -m tempera mcp runs/pairs < /dev/null",),
+    "ray": ("tempera encode runs/pairs pairs.csv --text answer --output vectors --engine ray",),
 }
 
 

@@ -362,7 +362,7 @@ READ = {"engine/loop.py _loss_and_norm": 1}  # loss, norm and the temperature's 
         (
             {**TEXT["tower"][0], "objective.temperature": LEARNED, "tower.token_weights": True},
             10,
-            94,
+            96,
         ),
         ({**TEXT["tower"][1], "objective.preset": "gte", "train.cache": "always"}, 16, 400),
         (

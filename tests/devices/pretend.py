@@ -457,7 +457,7 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             _count_copy(source, *args[2:], **kwargs)
         _raw(to).copy_(_raw(source))
         if isinstance(source, Pretend) or not source.dim():
-            _add_bytes(op, (_raw(to), _raw(source)), {}, to.raw)
+            _add_bytes(op, (_raw(to), _raw(source)), {}, _raw(to))
         return to
     _refuse_strangers(name, op, args, flat)
     if name in _SHAPES or (name in _INDEXED and any(_is_mask(x) for x in args[1])):

@@ -77,7 +77,7 @@ def test_a_table_alone_is_a_recommender(events: Path) -> None:
     assert resolved["data"]["split"] == "auto" and resolved["tower"]["kind"] == "features"
     assert [name for (name,) in resolved["objective"]["corrections"]] == ["log_q"]
     assert resolved["objective"]["masks"] == ["same_id", "known_positives"]
-    assert resolved["train"]["patience"] and resolved["train"]["refit"] == "auto"
+    assert resolved["train"]["patience"] is None and resolved["train"]["refit"] == "auto"
     assert (
         shown(resolved, free)["tower"]["history"]
         == "auto"

@@ -107,7 +107,7 @@ def test_a_recommender_is_replaced(
     from tempera.run.train import train
 
     options = copy.deepcopy(recommender)
-    options["train"]["max_steps"] = 9
+    options["train"]["seed"] = 9
     train(options, tmp_path / "other")
     body = {"user": "7", "k": 4}
     with start(shop, every=0.3) as server:

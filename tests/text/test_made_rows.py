@@ -95,8 +95,8 @@ def test_made_rows_stand_beside_the_pairs_of_the_first_steps_and_the_loss_is_the
     numbers, used = data.made.kind.ids.tolist(), list[int]()
     for number, rows in enumerate(data.sampler(0, 4)):
         plain = data.batch(rows, number)
-        assert data.batch_beside(plain, number, Spans.until) is None
-        beside = data.batch_beside(plain, number, Spans.until - 0.01)
+        assert data.made.batch(plain, number, Spans.until) is None
+        beside = data.made.batch(plain, number, Spans.until - 0.01)
         assert len(plain) == len(rows) and 0 < len(beside) <= 64
         # A made row asks what no other row asks, and is of a document of its own.
         assert len(set(beside.query.ids.tolist())) == len(beside)
@@ -122,7 +122,7 @@ def test_processes_divide_one_batch_and_a_number_makes_the_same_rows(tmp_path: P
     data = read(options(long_pairs(tmp_path)), tmp_path).data
     (rows,) = data.sampler(1, 2)
     pairs = data.batch(rows, 1)
-    whole, again, other = (data.batch_beside(pairs, number, 0.0) for number in (1, 1, 2))
+    whole, again, other = (data.made.batch(pairs, number, 0.0) for number in (1, 1, 2))
     assert torch.equal(whole.query.rows.values, again.query.rows.values)
     assert whole.query.ids.tolist() != other.query.ids.tolist()
     parts = [divide(whole, part, 3) for part in range(3)]
@@ -237,8 +237,8 @@ def test_functions_without_a_docstring_stand_beside_pairs_of_code(tmp_path: Path
         data.made.beside == 4 and data.made.count == 32 and "ask for its code" in data.made.note()
     )
     plain = data.batch(rows, 0)
-    beside = data.batch_beside(plain, 0, SourceRows.until - 0.01)
-    assert data.batch_beside(plain, 0, SourceRows.until) is None and 0 < len(beside) <= 32
+    beside = data.made.batch(plain, 0, SourceRows.until - 0.01)
+    assert data.made.batch(plain, 0, SourceRows.until) is None and 0 < len(beside) <= 32
     ids = made_by_source(source).ids("doc")
     assert set(beside.doc.ids.tolist()) <= set(ids.tolist())
     # Name and comments of one function never meet.
@@ -309,7 +309,7 @@ def test_made_rows_weigh_alike_beside_weighted_pairs(tmp_path: Path) -> None:
     (rows_of,) = data.sampler(0, 1)
     batch = data.batch(rows_of, 0)
     assert batch.weight is not None
-    assert data.batch_beside(batch, 0, 0.0).weight is None
+    assert data.made.batch(batch, 0, 0.0).weight is None
 
 
 def code(folder: Path, count: int = 60) -> Path:
@@ -408,7 +408,7 @@ def test_training_takes_made_rows_in_its_first_steps_alone(
 def test_spans_of_a_document_differ_from_batch_to_batch(tmp_path: Path) -> None:
     data, spans = read(options(long_pairs(tmp_path)), tmp_path).data, dict[int, list[list[int]]]()
     for number, rows in enumerate(data.sampler(0, 6)):
-        batch = data.batch_beside(data.batch(rows, number), number, 0.0)
+        batch = data.made.batch(data.batch(rows, number), number, 0.0)
         for i in range(len(batch)):
             spans.setdefault(int(batch.doc.ids[i]), []).append(
                 batch.query.rows[i : i + 1].values.tolist()

@@ -217,7 +217,7 @@ def diagnosis_of(prepared: Prepared, batch: Tensor) -> dict[str, Any]:
     """Return the diagnosis of a finished run's objective on some training rows, without dropout."""
     objective = prepared.config.base.cpu()
     data = prepared.task.data
-    embeddings = embedded(data.tower, data.batch(batch, 0))
+    embeddings = embedded(data.tower, data.batches(batch, 0)[0])
     summary = diagnose(objective, objective.recall(embeddings)).summary()
     masked = summary.pop("masked")
     for name, share in masked.items():

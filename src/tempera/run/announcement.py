@@ -27,11 +27,9 @@ def announce(prepared: Prepared, state: State, steps: int) -> None:
     objective = prepared.config.base
     together = options.gradient_accumulation_steps
     (rows,) = data.sampler(0, 1)
-    batch = as_many(data.batch(rows, 0), options.select)
-    largest = batch
-    made = data.batch_beside(batch, 0, 0.0)
-    if made is not None and len(made) > len(batch):
-        largest = made
+    pairs, *made = data.batches(rows, 0, 0.0)
+    batch = as_many(pairs, options.select)
+    largest = max([batch, *made], key=len)
     largest_part = divide(largest, group.rank, group.size)
 
     epochs = steps * together / data.sampler.batches_per_epoch

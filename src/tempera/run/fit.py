@@ -248,13 +248,11 @@ class _Course:
         last = self.steps * self.options.gradient_accumulation_steps
         beside = []
         for number, chosen in rows:
-            batch = self.data.batch(chosen, number)
-            made = self.data.batch_beside(batch, number, number / last)
-            if made is not None:
-                beside.append(made)
+            batch, *made = self.data.batches(chosen, number, number / last)
+            beside += made
             yield divide(batch, self.group.rank, self.group.size)
-        for made in beside:
-            yield divide(made, self.group.rank, self.group.size)
+        for made_batch in beside:
+            yield divide(made_batch, self.group.rank, self.group.size)
 
     def end(self) -> float:
         """Bring the best weights back and say which weights are saved; return the seconds of

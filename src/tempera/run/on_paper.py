@@ -78,7 +78,7 @@ def planned(
             raise ConfigError(
                 f"--devices is {devices}, but the batch has {len(rows)} rows: give at most one a row"
             )
-        batch = data.batch(rows, 0)
+        batch = data.batches(rows, 0)[0]
         objective = prepared.config.objective
         paper = step_on_paper(
             data.tower.train(), objective, batch, options, machine.memory, devices, machine.kernels

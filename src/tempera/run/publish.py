@@ -19,7 +19,7 @@ from ..io.atomic import write_mark
 from ..io.documents import first_event
 from ..mining.embedder import learned
 from ..options import yaml_options as configuration
-from ..ranking.compare import bootstrap_metrics
+from ..ranking.compare import bootstrap_differences
 from ..ranking.spread import Spread
 from ..task.verdict import (
     OURS,
@@ -243,19 +243,18 @@ def _ahead(systems: Systems, name: str, metric: str) -> bool:
 def _differences(systems: Systems) -> Differences:
     """Return the metrics of each trained system less the metrics of every system before it in the
     table, with intervals."""
-    differences: dict[str, Any] = {}
     names = list(systems)
     if not names:
-        return differences
+        return {}
+    pairs = {}
     for place in range(names.index("trained"), len(names)):
         ours = names[place]
         for theirs in names[:place]:
             if ours in TOGETHER and theirs == "untrained":
                 continue
-            differences[f"{ours} - {theirs}"] = bootstrap_metrics(
-                systems[ours].per_query, systems[theirs].per_query
-            )
-    return differences
+            pair = systems[ours].per_query, systems[theirs].per_query
+            pairs[f"{ours} - {theirs}"] = pair
+    return bootstrap_differences(pairs)
 
 
 def _plain(differences: Differences) -> dict[str, Any]:

@@ -30,12 +30,10 @@ class Data(Protocol):
     def tower(self) -> Encoder:
         """The tower to train."""
 
-    def batch(self, rows: Tensor, number: int) -> Batch[Any]:
-        """Return the features of chosen rows, and the drawn documents of batch `number`."""
+    def batches(self, rows: Tensor, number: int, progress: float = 1.0) -> list[Batch[Any]]:
+        """Return batch `number`: the features of chosen rows, and its drawn documents.
 
-    def batch_beside(self, batch: Batch[Any], number: int, progress: float) -> Batch[Any] | None:
-        """Return the rows made for the beginning of the training, which a step takes in as a batch
-        of their own beside batch `number`; None if there are none.
+        At the beginning of the training, a batch of rows that are made for it may follow.
 
         Args:
             progress: of the training, from 0 to 1.

@@ -105,7 +105,7 @@ class Case:
         # From all over each batch: neighbours may be one user's, whose rows are masked for one
         # another, and prove nothing.
         rows = [rows[:: max(1, len(rows) // PAIRS)][:PAIRS] for rows in data.sampler(0, 4)]
-        batches = [data.batch(chosen, number) for number, chosen in enumerate(rows)]
+        batches = [data.batches(chosen, number)[0] for number, chosen in enumerate(rows)]
         options = replace(options, gradient_accumulation_steps=1, cache_memory=None)
         reopened = partial(prepared.config.world.reopened, prepared.task)
         case = cls(

@@ -186,8 +186,9 @@ class TrainingEvents:
         addition."""
         return self.visits.batch(rows, number)
 
-    def batch_beside(self, batch: Batch[Frame], number: int, progress: float) -> None:
-        """Return None: no events are made."""
+    def batches(self, rows: Tensor, number: int, progress: float = 1.0) -> list[Batch[Frame]]:
+        """Return the batch alone: no events are made."""
+        return [self.batch(rows, number)]
 
     def content(self) -> Iterable[Tensor]:
         """Yield the training data as tensors, for the checksum of a run.

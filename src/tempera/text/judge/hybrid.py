@@ -19,7 +19,6 @@ from ...errors import DataError
 from ...io.console import logger, progress_bar
 from ...io.documents import read_json
 from ...io.manifest import refuse_damaged
-from ...mining.search import exact
 from ...ranking.fusion import USUAL, Moments, best_fused, rank_by_weight, standardised_at, union
 from ...ranking.nearest import SPARE, blocks, break_ties, scores_at, top_of
 from ...tables.tables import parquet_table
@@ -63,6 +62,8 @@ class RankedByBoth:
 def nearest_docs(queries: Floats, docs: Floats, k: int) -> Ints:
     """Return the documents nearest to each query, [q, min(k, c)], as `ranking.nearest.nearest` does
     and in less time."""
+    from ...mining.search import exact  # needs torch, and a search does not
+
     scores, positions = exact(docs)(queries, k + SPARE, (_NONE, _NONE))
     return break_ties(scores, positions)[:, :k]
 

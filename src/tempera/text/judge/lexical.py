@@ -232,8 +232,9 @@ class WordCounts:
         corpus.
 
         >>> counts = WordCounts.of(["a b", "c", "b"])
-        >>> BM25.of(counts.among(np.array([0, 2])), Settings()).scores(["b"]).round(3).tolist()
-        [[0.158, 0.208]]
+        >>> scores = BM25.of(counts.among(np.array([0, 2])), Settings()).scores(["b"])
+        >>> scores.astype(float).round(3).tolist()
+        [[0.153, 0.212]]
         """
         rows = self._matrix.tocsr()[docs]
         part = self._of_matrix(self.words, rows.tocsc(), self.lengths[docs])

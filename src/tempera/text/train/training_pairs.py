@@ -109,11 +109,14 @@ class TrainingPairs:
         self.known.forget()  # a step may change the weights: free the vectors, whose memory it needs
         return self.rows.batch(rows, number)
 
-    def batch_beside(
-        self, batch: Batch[Ragged], number: int, progress: float
-    ) -> Batch[Ragged] | None:
-        """Return the tokens of made rows at the beginning of the training."""
-        return self.made.batch(batch, number, progress)
+    def batches(self, rows: Tensor, number: int, progress: float = 1.0) -> list[Batch[Ragged]]:
+        """Return the tokens of chosen pairs, and at the beginning of the training those of made
+        rows in a batch of their own."""
+        batch = self.batch(rows, number)
+        made = self.made.batch(batch, number, progress)
+        if made is None:
+            return [batch]
+        return [batch, made]
 
     def vectors(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
         """Embed chosen queries or documents by the present tower, [.., D]; inner products compare
