@@ -38,7 +38,7 @@ LONG = {"options.md", "study.md", "map.md", "licences.md"}  # generated
 PAGES = (
     "calibrate",
     "choose-items",
-    "corpora",
+    "encoded-corpus",
     "evaluate-recommenders",
     "evaluation",
     "explain",

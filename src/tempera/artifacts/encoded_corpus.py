@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from ..corpora.stored_vectors import Stored
 from ..corpus.index import Found
 from ..corpus.layout import refuse_depth
 from ..errors import DataError, TemperaError
+from ..exports.shards_to_faiss import KIND, export_shards
 from ..io.texts import encodable
 
 Paths = str | Path | Sequence[str | Path]
@@ -85,6 +86,22 @@ class EncodedCorpus(EncodedShards):
         scores, positions = self.nearest(self.queries([encodable(text) for text in texts]), k)
         every = self._hits(scores, positions)
         return every[0] if isinstance(query, str) else every
+
+    def export(
+        self,
+        to: str = "faiss",
+        output: str | Path | None = None,
+        kind: str = KIND,
+        overwrite: bool = False,
+    ) -> dict[str, Any]:
+        """Write the vectors as an approximate index of FAISS, shard by shard; return facts about
+        the index, with the share of exact neighbours among its hits.
+
+        See `tempera.exports.shards_to_faiss.export_shards`.
+        """
+        refuse_other_kinds(EncodedCorpus.export, locals())
+        folder = None if output is None else Path(output)
+        return export_shards(self, to, folder, kind, overwrite)
 
     def _hits(self, scores: NDArray[np.float32], positions: NDArray[np.int64]) -> list[list[Found]]:
         """Return the rows at some positions, with scores, [q, k] each."""

@@ -44,6 +44,7 @@ def evaluate(
     queries: Annotated[int | None, typer.Option(min=1)] = None,
     per_query: Path | None = None,
     mixed_precision: Literal["no", "auto"] = "no",
+    index: Path | None = None,
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
@@ -66,6 +67,7 @@ def evaluate(
             (default: all).
         per_query: write every score to this .parquet or .csv file.
         mixed_precision: auto reads texts in bf16 where the processor multiplies bf16 fast.
+        index: folder of vectors of the model, to take by the documents' ids.
         overwrite: replace the file of --per-query.
     """
     refuse_absent(model, against)
@@ -81,6 +83,7 @@ def evaluate(
             "exclude_self": exclude_self,
             "split": split != "test",
             "mixed_precision": mixed_precision != "no",
+            "index": index is not None,
         }
         for name, is_given in own.items():
             if is_given:
@@ -110,9 +113,11 @@ def evaluate(
     }
     findings: list[Any]
     if paths:
-        findings = judge.evaluate(model, *paths, split=split, roles=roles, **how)
+        findings = judge.evaluate(model, *paths, split=split, roles=roles, index=index, **how)
     else:
         refuse_split(split, "test")
+        if index is not None:
+            raise TemperaError("--index has the documents of DATA: give DATA")
         findings = [evaluate_held_out(model, **how)]
     if per_query is not None:
         judge.write_per_query(per_query, findings, overwrite)
@@ -175,27 +180,35 @@ def export(
     queries to a BEIR folder.
 
     Args:
-        run: run folder; for ONNX also a model folder.
+        run: run folder; for ONNX also a model folder; for FAISS also a folder of vectors.
         to: format: onnx, faiss, parquet, or beir: the held-out queries of a run with the answers,
             to judge further models by.
         output: folder to write (default: RUN/export/FORMAT).
-        kind: kind of FAISS index: hnsw (default), ivf_pq, int8, or binary (signs, and int8 to rank
-            the nearest again).
+        kind: kind of FAISS index: hnsw (default), ivf_pq (the only one of a folder of vectors),
+            int8, or binary (signs, and int8 to rank the nearest again).
         width: first numbers of each vector to keep (default: all).
         now: moment that ends the pauses of a recommender's users, in the form of the data's times
             (default: the latest time of the data).
         overwrite: replace an earlier export in --output.
     """
-    from ..artifacts.run_folder import Run
+    from ..corpora.corpus_manifest import is_corpus
     from ..exports.export import BEIR
 
-    if to == BEIR:
+    if is_corpus(run):
+        from ..artifacts.encoded_corpus import EncodedCorpus
+
+        if width is not None or now is not None:
+            raise TemperaError("--width and --now are for runs: drop them for a folder of vectors")
+        facts = EncodedCorpus(run).export(to, output, kind or "ivf_pq", overwrite)
+    elif to == BEIR:
         from ..finished.held_out_set import export_held_out
 
         if kind is not None or width is not None or now is not None:
             raise TemperaError("--kind, --width and --now are for vectors: drop them for beir")
         facts = export_held_out(run, output, overwrite)
     else:
+        from ..artifacts.run_folder import Run
+
         facts = Run(run).export(to, output, kind, overwrite, width, now)
     lines = [f"written: {facts['output']}"]
     for name, value in facts.items():
@@ -234,7 +247,7 @@ def mine(
         model: model folder or run folder.
         pairs: table of queries and answers, or a BEIR folder.
         output: Parquet file to write.
-        corpus: table or BEIR folder of more candidates.
+        corpus: table, BEIR folder or folder of vectors of more candidates.
         split: split to read from a BEIR folder.
         negatives: number of negatives for each query.
         skip: number of best ranks to leave out.

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,21 @@ class EncodedShards:
                     yield VectorBlock(first, name, restored(batch.column(EMBEDDING)), ids)
                     first += len(batch)
 
+    def tables(self) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+        """Yield the ids and the kept columns of all rows in order, at most `ROWS` at once, with the
+        name of the shard and the number of the first row in it, from 0.
+
+        Raises:
+            DataError: a shard is missing, damaged, or of another model.
+        """
+        for number, name in enumerate(self.names):
+            with self._opened(number) as file:
+                columns = [each for each in file.schema_arrow.names if each != EMBEDDING]
+                first = 0
+                for batch in file.iter_batches(ROWS, columns=columns):
+                    yield name, first, batch
+                    first += len(batch)
+
     def nearest(self, queries: Vectors, k: int) -> tuple[Vectors, Positions]:
         """Return scores and positions of the k rows nearest to each query vector, best first, [q,
         D] -> [q, min(k, c)] each; equal scores in the order of the corpus.
@@ -124,6 +140,16 @@ class EncodedShards:
             near, rows = top(queries, block.vectors, k)
             scores, positions = merged((scores, positions), (near, rows + block.first), k)
         return scores, positions
+
+    def vectors(self, positions: Positions) -> Vectors:
+        """Return the vectors of the rows at rising positions, [n, D], in one pass over the
+        shards."""
+        vectors = np.empty((len(positions), self.width), np.float32)
+        for block in self.blocks():
+            end = block.first + len(block.vectors)
+            low, high = np.searchsorted(positions, (block.first, end))
+            vectors[low:high] = block.vectors[positions[low:high] - block.first]
+        return vectors
 
     def rows(self, positions: Positions) -> list[dict[str, Any]]:
         """Return the id and the kept columns of the rows at some positions, with the name of the
@@ -164,6 +190,28 @@ class EncodedShards:
                 yield file
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{where} is damaged: {str(error).splitlines()[0]}") from None
+
+
+def encoded_documents(folder: str | Path) -> EncodedShards:
+    """Return an encoded corpus, to compare with queries.
+
+    Raises:
+        DataError: no finished corpus of vectors, or vectors of queries.
+    """
+    shards = EncodedShards(str(folder))
+    if shards.options.get("role") != "doc":
+        raise DataError(f"{folder} holds vectors of queries; encode documents")
+    return shards
+
+
+def sampled(shards: EncodedShards, count: int) -> Vectors:
+    """Return the vectors of `count` distinct rows, [min(count, c), D]: one at random from each of
+    as many equal parts of the corpus."""
+    count = min(count, len(shards))
+    draw = np.random.default_rng(0)
+    starts = np.arange(count + 1) * len(shards) // max(1, count)
+    wanted = draw.integers(starts[:-1], starts[1:])
+    return shards.vectors(wanted)
 
 
 def merged(

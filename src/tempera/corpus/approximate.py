@@ -28,7 +28,7 @@ _VISITED = 128
 # asks for nothing else.
 _AGAIN = 40
 _USUAL = 100  # hits that a reader asks for at most, as a rule
-_CODES = 256  # values of a byte: product quantisation learns each from one vector at least
+CODES = 256  # values of a byte: product quantisation learns each from one vector at least
 
 
 def write(path: Path, vectors: Vectors, kind: str) -> None:
@@ -55,20 +55,11 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
         index.hnsw.efConstruction = 200
         index.hnsw.efSearch = _VISITED
     elif kind == "ivf_pq":
-        if count < _CODES:
+        if count < CODES:
             raise DataError(
-                f"IVF-PQ needs at least {_CODES} documents, but there are {count}; give --kind hnsw"
+                f"IVF-PQ needs at least {CODES} documents, but there are {count}; give --kind hnsw"
             )
-        clusters = max(1, min(int(4 * math.sqrt(count)), count // 39))
-        possible = range(1, max(2, width // 4 + 1))
-        parts = max(part for part in possible if width % part == 0)
-        index = faiss.index_factory(width, f"IVF{clusters},PQ{parts}x8", faiss.METRIC_INNER_PRODUCT)
-        index.nprobe = max(1, clusters // 8)
-        # It takes 10 s and more, for a kind of search that is not used here.
-        index.do_polysemous_training = False
-        # Otherwise FAISS prints 32 lines of advice to use more documents.
-        index.pq.cp.min_points_per_centroid = 1
-        index.train(np.ascontiguousarray(vectors))
+        index = trained_ivf_pq(vectors, count)
     elif kind in ("int8", "binary"):
         index = faiss.IndexScalarQuantizer(
             width, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
@@ -83,8 +74,41 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
     else:
         raise ConfigError(f"unknown approximate index {kind!r}; choose one of {', '.join(KINDS)}")
     index.add(np.ascontiguousarray(vectors))
-    # The writer of FAISS does not report a full disk.
-    path.write_bytes(faiss.serialize_index(index).tobytes())
+    write_index(index, path)
+
+
+def write_index(index: Any, path: Path) -> None:
+    """Write an index of FAISS piece by piece.
+
+    The writer of FAISS reports a full disk as an error of its own, and as one array of bytes the
+    index would be in memory twice.
+    """
+    with path.open("wb") as file:
+        _faiss().write_index(index, _faiss().PyCallbackIOWriter(file.write))
+
+
+def trained_ivf_pq(sample: Vectors, count: int) -> Any:
+    """Return an empty IVF-PQ index for `count` vectors, with clusters and codes learned from some
+    of them, [n, D].
+
+    The clusters are about 4 sqrt(count), and at most a 39th of the sample.
+
+    Raises:
+        MissingLibrary: faiss is not installed.
+    """
+    faiss = _faiss()
+    width = sample.shape[1]
+    clusters = max(1, min(int(4 * math.sqrt(count)), len(sample) // 39))
+    possible = range(1, max(2, width // 4 + 1))
+    parts = max(part for part in possible if width % part == 0)
+    index = faiss.index_factory(width, f"IVF{clusters},PQ{parts}x8", faiss.METRIC_INNER_PRODUCT)
+    index.nprobe = max(1, clusters // 8)
+    # It takes 10 s and more, for a kind of search that is not used here.
+    index.do_polysemous_training = False
+    # Otherwise FAISS prints 32 lines of advice to use more documents.
+    index.pq.cp.min_points_per_centroid = 1
+    index.train(np.ascontiguousarray(sample))
+    return index
 
 
 class Approximate:
@@ -140,6 +164,12 @@ def overlap(path: Path, vectors: Vectors) -> float:
     rows = np.random.default_rng(0).permutation(len(vectors))[:200]
     queries = np.ascontiguousarray(vectors[rows], np.float32)
     _, exact = top(queries, vectors, 10)
+    return share_found(path, queries, exact)
+
+
+def share_found(path: Path, queries: Vectors, exact: NDArray[np.int64]) -> float:
+    """Return the share of the exact nearest neighbours, [q, k], that FAISS finds in the file, as
+    the mean over queries, [q, D]."""
     _, approximate = Approximate(path).index.search(queries, exact.shape[1])
     shares = []
     for nearest, hits in zip(exact, approximate):

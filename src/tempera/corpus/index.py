@@ -44,7 +44,7 @@ Positions = NDArray[np.int64]
 # Rows that are read one by one sooner than the functions of Arrow load.
 _FEW_ROWS = 100
 _FILTERS = 32  # expressions whose documents an index remembers, a bit for each document
-_VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
+_VECTORS, DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
 # Rows of a row group of Parquet. DuckDB reads row groups side by side, and needs half the time that
 # it takes for groups of a million rows.
 _ROWS = 1 << 15
@@ -140,7 +140,7 @@ def write_searched(folder: Path, searched: Searched) -> None:
 def _write_documents(folder: Path, table: pa.Table, stamp: Stamp | None) -> None:
     table = table.replace_schema_metadata(None if stamp is None else stamp.metadata())
     with (
-        pa.OSFile(str(folder / _DOCUMENTS), "wb") as file,
+        pa.OSFile(str(folder / DOCUMENTS), "wb") as file,
         pa.ipc.new_file(file, table.schema) as writer,
     ):
         writer.write_table(table)
@@ -149,7 +149,7 @@ def _write_documents(folder: Path, table: pa.Table, stamp: Stamp | None) -> None
 def write_stamp(folder: Path, model: str) -> None:
     """Write the documents of an index again, stamped with the fingerprint of another model that
     gives the same vectors; an index without a stamp stays."""
-    path = folder / _DOCUMENTS
+    path = folder / DOCUMENTS
     with pa.OSFile(str(path), "rb") as file:
         table = pa.ipc.open_file(file).read_all()
     stamp = Stamp.read(table.schema.metadata, folder)
@@ -170,7 +170,7 @@ class Index:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         refuse_unsafe(folder)
-        for name in (_DOCUMENTS, approximate.FILE):
+        for name in (DOCUMENTS, approximate.FILE):
             refuse_damaged(folder / name)
         if folder.is_file():
             raise DataError(
@@ -528,7 +528,7 @@ def _read(folder: Path) -> tuple[pa.Table, Any]:
         vectors = mapped_rows(folder / _VECTORS)
         if vectors.dtype != np.float32:
             raise ValueError(f"{_VECTORS} holds {vectors.dtype}; expected float32")
-    return pa.ipc.open_file(pa.memory_map(str(folder / _DOCUMENTS))).read_all(), vectors
+    return pa.ipc.open_file(pa.memory_map(str(folder / DOCUMENTS))).read_all(), vectors
 
 
 def write_parquet(folder: Path, index: Index) -> None:

@@ -20,6 +20,7 @@ from ..errors import ConfigError, DataError, is_whole, quantity, refuse_other
 from .embed import StoredEmbeddings
 from .guide import bound
 from .search import Floats, Ints, Pairs, Search, exact
+from .shard_search import ShardDocuments
 from .shortfall import Report
 
 Cross = Callable[[Pairs], NDArray[np.float32]]  # scores of pairs, [e]
@@ -146,7 +147,7 @@ def mine(
 
 def mine_blocks(
     queries: Floats | StoredEmbeddings,
-    docs: Floats,
+    docs: Floats | ShardDocuments,
     answers: Pairs,
     options: Mining,
     itself: Ints | None = None,
@@ -162,7 +163,11 @@ def mine_blocks(
         raise DataError(f"{lost}, such as query {missing[0]}: each one needs a positive")
     if itself is None:
         itself = np.full(len(queries), -1)
-    find = exact(docs) if search is None else search
+    find = search
+    if isinstance(docs, ShardDocuments):
+        find = docs.search
+    elif find is None:
+        find = exact(docs)
     for start in range(first * BLOCK, len(queries), BLOCK):
         stop = min(start + BLOCK, len(queries))
         of_block = slice(*np.searchsorted(answers[0], (start, stop)))
@@ -174,7 +179,7 @@ def mine_blocks(
 
 def _mine(
     queries: NDArray[np.float32],
-    docs: Floats,
+    docs: Floats | ShardDocuments,
     answers: Pairs,
     itself: Ints,
     options: Mining,

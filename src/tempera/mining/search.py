@@ -45,7 +45,7 @@ def exact(docs: Floats) -> Search:
         large = docs.shape[1] >= _WIDE and docs.size >= _MANY * k
         if large and candidates.pays and bf16_gain(CPU) >= WORTH:
             return candidates(queries, k, without)
-        return top(queries, docs, k, without=without, product=_product)
+        return top(queries, docs, k, without=without, product=product_of)
 
     return find
 
@@ -103,7 +103,7 @@ class Candidates:
             self.pays = len(rows) <= len(queries) / 4
             own = ~proven[without[0]]
             pairs = np.searchsorted(rows, without[0][own]), without[1][own]
-            again = top(queries[rows], self.docs, k, without=pairs, product=_product)
+            again = top(queries[rows], self.docs, k, without=pairs, product=product_of)
             scores[rows], positions[rows] = again
         return scores, positions
 
@@ -131,7 +131,7 @@ def _lengths(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return lengths
 
 
-def _product(
+def product_of(
     queries: NDArray[np.float32], docs: NDArray[np.float32], out: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Return the inner products by torch."""

@@ -23,6 +23,7 @@ from ...tables.streams import is_frame
 from ...task.evaluation import Evaluation
 from ...task.verdict import TaskScores
 from ...towers.saved import EVALUATED, model_folder
+from .encoded_vectors import encoded_vectors
 from .hybrid import weight_of
 from .tasks import Graded, RetrievalTask, read_task
 
@@ -165,6 +166,7 @@ def evaluate(
     exclude_self: bool = False,
     roles: Roles | None = None,
     mixed_precision: Reading = "no",
+    index: str | Path | None = None,
 ) -> list[Finding]:
     """Evaluate a model on tasks.
 
@@ -181,10 +183,13 @@ def evaluate(
         roles: roles of the tables' columns; all tables are then tables of pairs.
         mixed_precision: "auto" reads texts in bf16 where the processor multiplies it fast; rankings
             are computed in float32.
+        index: an encoded corpus of the model, whose vectors are taken by the documents' ids.
 
     Raises:
-        ConfigError: no data, an unknown metric or precision, or a model against itself.
-        DataError: a model or data that cannot be read, or that is no path.
+        ConfigError: no data, an unknown metric or precision, a model against itself, or an index
+            for graded pairs.
+        DataError: a model or data that cannot be read, or that is no path; an index of another
+            model, or without a document.
 
     >>> (finding,) = evaluate("runs/first", "pairs.jsonl", bm25=True, metrics=["ndcg@10"])
     >>> list(finding.systems), list(finding.comparisons["bm25"])
@@ -223,10 +228,14 @@ def evaluate(
     findings = list[Finding]()
     for task in tasks:
         if isinstance(task, Graded):
+            if index is not None:
+                raise ConfigError(
+                    f"index is for rankings, and {task.name} holds graded pairs of sentences: drop it"
+                )
             findings.append(_evaluate_graded(task, first, second))
         else:
             task = replace(task, exclude_self=exclude_self)
-            findings.append(_evaluate_retrieval(task, first, second, bm25, names))
+            findings.append(_evaluate_retrieval(task, first, second, bm25, names, index))
     return findings
 
 
@@ -244,7 +253,12 @@ def _evaluate_graded(task: Graded, model: Model, against: Model | None) -> Findi
 
 
 def _evaluate_retrieval(
-    task: RetrievalTask, model: Model, against: Model | None, bm25: bool, metrics: tuple[str, ...]
+    task: RetrievalTask,
+    model: Model,
+    against: Model | None,
+    bm25: bool,
+    metrics: tuple[str, ...],
+    index: str | Path | None,
 ) -> Finding:
     """Return the rankings of a task by one or two models, and by BM25 if asked for."""
     trained = dict[str, int]()
@@ -252,7 +266,8 @@ def _evaluate_retrieval(
         count = each.trained_on(task.queries["text"])
         if count:
             trained[each.path] = count
-    vectors = task.vectors(model)
+    docs = None if index is None else encoded_vectors(index, task, model)
+    vectors = task.vectors(model, docs)
     systems: dict[str, TaskScores] = {model.path: task.by_vectors(vectors, metrics)}
     if against is not None:
         systems[against.path] = task.by_vectors(task.vectors(against), metrics)

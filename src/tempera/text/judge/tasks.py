@@ -177,9 +177,12 @@ class RetrievalTask:
         most = np.bincount(self.left_out // len(self.corpus)).max(initial=0)
         return depth_of(metrics) + int(most)
 
-    def vectors(self, model: Embedder) -> tuple[Vectors, Vectors]:
-        """Return a model's vectors of the queries, [q, D], and of the corpus, [c, D]."""
+    def vectors(self, model: Embedder, docs: Vectors | None = None) -> tuple[Vectors, Vectors]:
+        """Return a model's vectors of the queries, [q, D], and of the corpus, [c, D], unless these
+        are given."""
         queries = encode_all(model.query, self.queries["text"], "queries")
+        if docs is not None:
+            return queries, docs
         if self.kept is not None:
             return queries, self.kept
         return queries, encode_all(model.doc, self.corpus["text"], "documents")

@@ -16,7 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ...arguments import refuse_other_kinds
-from ...errors import DataError, OutputError
+from ...errors import ConfigError, DataError, OutputError
 from ...forms.roles import Roles
 from ...io.atomic import as_output_error, new_file, refuse_replacing
 from ...io.console import progress_bar
@@ -27,10 +27,11 @@ from ...mining.embedder import Reading, in_half
 from ...mining.guide import CrossEncoder
 from ...mining.hard_negatives import BLOCK, Cross, Mined, Mining, mine_blocks
 from ...mining.search import Ints, Pairs, by_faiss
+from ...mining.shard_search import ShardDocuments
 from ...mining.shortfall import Report
 from ...tables.tables import parquet_table
 from ...towers.saved import fingerprint, model_folder, similarity_of
-from .mining_task import MiningTask
+from .mining_task import DistinctTexts, MiningTask
 
 
 def mine(
@@ -59,7 +60,8 @@ def mine(
         pairs: a table of pairs or a BEIR folder; or a task with a corpus.
         output: the Parquet file to write.
         options: number of negatives, ranks and margins; None is `Mining()`.
-        corpus: a table or BEIR folder whose documents are candidates too.
+        corpus: a table or BEIR folder whose documents are candidates too; or an encoded corpus of
+            the same model, whose vectors are read shard by shard.
         split: split to read from a BEIR folder.
         roles: roles of the table's columns; None goes by usual names.
         cross_encoder: folder of a cross-encoder that checks the documents of high rank.
@@ -95,11 +97,20 @@ def mine(
         )
     if not len(task.answers[0]):
         raise DataError("no pairs to mine negatives for")
+    encoded = task.docs.encoded
+    if encoded is not None:
+        encoded.shards.stamp.refuse_other(fingerprint(model), Path(encoded.shards.place.address))
+        if faiss is not None:
+            raise ConfigError(
+                "an encoded corpus is searched exactly: drop faiss, or give its texts"
+            )
     cache = Path(cache or output.parent / "vectors")
     half = in_half(mixed_precision)
     plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK, half]
     if similarity_of(model) != "cosine":
         plan.append("dot")
+    if encoded is not None:
+        plan.append(encoded.shards.options)
     plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
     digest = xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())
     parts = output.parent / f".{output.name}.{digest}"  # a folder of the finished blocks
@@ -137,13 +148,34 @@ def _mined(
     queries = embed_by(
         model, "query", task.queries.texts, cache, progress="reading queries", half=half
     )
+    cross = None if cross_encoder is None else _cross(CrossEncoder.of(cross_encoder, cache), task)
+    answers = task.answers
+    itself = task.itself
+    if task.docs.encoded is not None:
+        documents = _encoded(model, task.docs, cache, half)
+        return mine_blocks(queries, documents, answers, options, itself, cross, None, first)
     docs = embed_by(model, "doc", task.docs.texts, cache, progress="reading documents", half=half)
     # Rows of a store may lie in any order; documents are read again for every block of queries.
     in_order = np.array_equal(docs.rows, np.arange(len(docs)))
     vectors = docs.vectors[: len(docs)] if in_order else docs.vectors[docs.rows]
     search = None if faiss is None else by_faiss(np.asarray(vectors, np.float32), faiss)
-    cross = None if cross_encoder is None else _cross(CrossEncoder.of(cross_encoder, cache), task)
-    return mine_blocks(queries, vectors, task.answers, options, task.itself, cross, search, first)
+    return mine_blocks(queries, vectors, answers, options, itself, cross, search, first)
+
+
+def _encoded(model: Path, docs: DistinctTexts, cache: Path, half: bool) -> ShardDocuments:
+    """Return the documents of an encoded corpus, and before them those of the pairs; of a text that
+    the corpus has, too, the vector is read."""
+    assert docs.encoded is not None
+    shards = docs.encoded.shards
+    near = np.empty((len(docs.texts), shards.width), np.float32)
+    new = np.flatnonzero(docs.known < 0)
+    if len(new):
+        texts = [docs.texts[position] for position in new]
+        read = embed_by(model, "doc", texts, cache, progress="reading documents", half=half)
+        near[new] = read[:]
+    rows, which = np.unique(docs.known[docs.known >= 0], return_inverse=True)
+    near[docs.known >= 0] = shards.vectors(rows)[which]
+    return ShardDocuments(near, shards, docs.rows)
 
 
 def _cross(encoder: CrossEncoder, task: MiningTask) -> Cross:
@@ -151,10 +183,8 @@ def _cross(encoder: CrossEncoder, task: MiningTask) -> Cross:
 
     def score(pairs: Pairs) -> NDArray[np.float32]:
         queries, docs = pairs
-        texts = list[tuple[str, str]]()
-        for query, doc in zip(queries.tolist(), docs.tolist(), strict=True):
-            texts.append((task.queries.texts[query], task.docs.texts[doc]))
-        return encoder(texts)
+        texts = zip(task.queries.take(queries), task.docs.take(docs), strict=True)
+        return encoder(list(texts))
 
     return score
 
@@ -169,12 +199,12 @@ def _table(task: MiningTask, block: Mined, start: int) -> pa.Table:
     negatives = block.positions[is_filled]
     positive_columns = {
         "positive_ids": task.docs.shown.take(pa.array(answers)),
-        "positives": [task.docs.texts[d] for d in answers],
+        "positives": task.docs.take(answers),
         "positive_scores": block.answer_scores,
     }
     negative_columns = {
         "negative_ids": task.docs.shown.take(pa.array(negatives)),
-        "negatives": [task.docs.texts[d] for d in negatives],
+        "negatives": task.docs.take(negatives),
         "negative_scores": block.scores[is_filled],
         "negative_ranks": block.ranks[is_filled],
     }

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from ...corpora.corpus_manifest import is_corpus
 from ...errors import ConfigError, DataError, refuse_other
 from ...forms.proposed_roles import log_proposed
 from ...forms.roles import UNTRAINED, Roles, refuse_roles
@@ -25,6 +26,7 @@ from ..read.beir import read_beir
 from ..read.pairs import KIND, distinct
 from ..read.pairs import Pairs as Table
 from ..read.sources import PairsFile, documents
+from .encoded_documents import EncodedDocuments
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class MiningTask:
     (['a', 'b'], ['x', 'y', 'a'], [[0, 0, 1], [0, 1, 0]], [2, -1])
     """
 
-    queries: _Distinct
-    docs: _Distinct
+    queries: DistinctTexts
+    docs: DistinctTexts
     answers: Pairs  # by rising query, each pair once
     itself: Ints  # [q] the document with the text of each query, -1 for none
     left_out: Mapping[str, int] = field(default_factory=dict)  # of the rows of the files, by reason
@@ -53,8 +55,8 @@ class MiningTask:
 
     @classmethod
     def _of(cls, read: _Read) -> MiningTask:
-        queries, query_of = _Distinct.of(read.queries)
-        docs, doc_of = _Distinct.of(read.answers + read.others)
+        queries, query_of = DistinctTexts.of(read.queries)
+        docs, doc_of = DistinctTexts.of(read.answers + read.others, read.encoded)
         pairs = np.unique(query_of * len(docs.ids) + doc_of[: len(query_of)])
         answers = np.divmod(pairs, len(docs.ids))
         return cls(queries, docs, answers, places(queries.ids, docs.ids), read.left_out)
@@ -73,8 +75,8 @@ class MiningTask:
         Args:
             path: the table or the folder.
             roles: roles of the table's columns; of texts with one id, only the first is used.
-            corpus: a table of documents or pairs, or another BEIR folder, with more candidates;
-                documents of one id in both files are one document.
+            corpus: a table of documents or pairs, another BEIR folder, or an encoded corpus, with
+                more candidates; documents of one id in both files are one document.
             split: split of BEIR folders.
 
         Raises:
@@ -89,9 +91,15 @@ class MiningTask:
                 f"the split {split!r} is of a BEIR folder, and none is given: drop it"
             )
         read = _beir(path, split, roles) if is_beir(path) else _table(path, roles or UNTRAINED)
-        if corpus is not None:
+        if corpus is not None and is_corpus(corpus):
+            encoded = EncodedDocuments.read(corpus)
+            docs = (read.answers + read.others).by_id()
+            _refuse_other_ids(path, docs, corpus, _by_id(encoded.own, encoded.contents))
+            read = replace(read, encoded=encoded)
+        elif corpus is not None:
             more = _beir(corpus, split).others if is_beir(corpus) else _Named(*documents(corpus))
-            _refuse_other_ids(path, read.answers + read.others, corpus, more)
+            docs = (read.answers + read.others).by_id()
+            _refuse_other_ids(path, docs, corpus, more.by_id())
             read = replace(read, others=read.others + more)
         return replace(cls._of(read), read_from=paths)
 
@@ -117,6 +125,13 @@ class _Named:
     def of(cls, texts: Sequence[str]) -> _Named:
         return cls(list(texts), pa.chunked_array([pa.nulls(len(texts), KIND)]))
 
+    def by_id(self) -> tuple[Ints, Ints]:
+        """Return the hashes of the distinct ids of texts, and the content of the first text of
+        each."""
+        head = _first_of_ids(self.own)
+        of_head = given_ids(self.own.take(pa.array(head)))
+        return of_head, content_ids(self.texts[i] for i in head)
+
     def __add__(self, other: _Named) -> _Named:
         return _Named(
             [*self.texts, *other.texts],
@@ -125,41 +140,78 @@ class _Named:
 
 
 @dataclass(frozen=True)
-class _Distinct:
+class DistinctTexts:
     """Distinct texts, [u].
 
     Args:
-        ids: ids of the contents.
-        shown: ids of the source; a text without an id has the id of its content.
+        texts: those in memory, [m].
+        ids: ids of the contents, [u].
+        shown: ids of the source; a text without an id has the id of its content, [u].
+        encoded: an encoded corpus.
+        rows: of the encoded corpus whose texts follow those in memory, rising, [u - m].
+        known: row of the encoded corpus with the content of each text in memory, or -1, [m].
     """
 
     texts: list[str]
     ids: Ints
     shown: pa.Array
+    encoded: EncodedDocuments | None = None
+    rows: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    known: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def take(self, positions: Ints) -> list[str]:
+        """Return some of the texts."""
+        if self.encoded is None:
+            return [self.texts[position] for position in positions.tolist()]
+        behind = np.unique(positions[positions >= len(self.texts)])
+        texts = self.encoded.texts(self.rows[behind - len(self.texts)])
+        text_at = dict(zip(behind.tolist(), texts, strict=True))
+        taken = list[str]()
+        for position in positions.tolist():
+            if position < len(self.texts):
+                taken.append(self.texts[position])
+            else:
+                taken.append(text_at[position])
+        return taken
 
     @classmethod
-    def of(cls, named: _Named) -> tuple[_Distinct, Ints]:
+    def of(
+        cls, named: _Named, encoded: EncodedDocuments | None = None
+    ) -> tuple[DistinctTexts, Ints]:
         """Return distinct texts, in order of first appearance, and the position of each text among
         the distinct texts, [n].
 
-        Texts of equal content, or of the same id, count as a single text; the first is used.
+        Texts of equal content, or of the same id, count as a single text; the first is used. Those
+        of an encoded corpus come last.
         """
-        has_id = np.flatnonzero(named.own.is_valid().to_numpy())
-        used = np.arange(len(named.texts))  # [n] the text that is used for each text
+        count = len(named.texts)
+        own = named.own
+        contents = content_ids(named.texts)
+        if encoded is not None:
+            own = pa.chunked_array([*own.chunks, *encoded.own.chunks], KIND)
+            contents = np.append(contents, encoded.contents)
+        has_id = np.flatnonzero(own.is_valid().to_numpy())
+        used = np.arange(len(contents))  # [n] the text that is used for each text
         if len(has_id):
-            head, which = distinct(given_ids(named.own.take(pa.array(has_id))))
+            head, which = distinct(given_ids(own.take(pa.array(has_id))))
             used[has_id] = has_id[head[which]]
-        contents = content_ids(named.texts)[used]
-        head, which = distinct(contents)
-        ids = contents[head]
+        head, which = distinct(contents[used])
+        ids = contents[used[head]]
         shown = pa.array(ids)
         if len(has_id):
             position, first = np.unique(which[has_id], return_index=True)
             row = np.full(len(head), -1)
             row[position] = has_id[first]
-            own = named.own.combine_chunks().take(pa.array(row, mask=row < 0))
-            shown = pc.coalesce(own, shown.cast(KIND))
-        return cls([named.texts[i] for i in used[head]], ids, shown), which
+            shown_ids = own.combine_chunks().take(pa.array(row, mask=row < 0))
+            shown = pc.coalesce(shown_ids, shown.cast(KIND))
+        # A text that appears first is used for itself, so the texts rise.
+        texts = [named.texts[i] for i in used[head[head < count]]]
+        if encoded is None:
+            return cls(texts, ids, shown), which
+        rows = encoded.rows[head[head >= count] - count]
+        at = places(ids[: len(texts)], encoded.contents)
+        known = np.where(at < 0, -1, encoded.rows[at])
+        return cls(texts, ids, shown, encoded, rows, known), which
 
 
 @dataclass(frozen=True)
@@ -170,6 +222,7 @@ class _Read:
     answers: _Named  # row i answers query i
     others: _Named  # more documents, some of which may be answers
     left_out: Mapping[str, int] = field(default_factory=dict)
+    encoded: EncodedDocuments | None = None  # documents behind all others
 
 
 def _beir(path: Path, split: str, roles: Roles | None = None) -> _Read:
@@ -202,18 +255,31 @@ def _table(path: Path, roles: Roles) -> _Read:
     return _Read(named("query"), named("doc"), named("negatives"), pairs.dropped)
 
 
-def _contents_by_id(side: _Named) -> tuple[Ints, Ints]:
+def _first_of_ids(own: pa.ChunkedArray) -> Ints:
+    """Return the position of the first text with each id."""
+    has_id = np.flatnonzero(own.is_valid().to_numpy())
+    head, _ = distinct(given_ids(own.take(pa.array(has_id))))
+    first: Ints = has_id[head]
+    return first
+
+
+def _by_id(own: pa.ChunkedArray, contents: Ints) -> tuple[Ints, Ints]:
     """Return the hashes of the distinct ids of texts, and the content of the first text of each."""
-    has_id = np.flatnonzero(side.own.is_valid().to_numpy())
-    head, _ = distinct(given_ids(side.own.take(pa.array(has_id))))
-    first = has_id[head]
-    return given_ids(side.own.take(pa.array(first))), content_ids(side.texts[i] for i in first)
+    head = _first_of_ids(own)
+    return given_ids(own.take(pa.array(head))), contents[head]
 
 
-def _refuse_other_ids(path: Path, docs: _Named, corpus: Path, more: _Named) -> None:
-    """Raise DataError if most ids that two sources share have different texts, like row numbers."""
-    ids, contents = _contents_by_id(docs)
-    more_ids, more_contents = _contents_by_id(more)
+def _refuse_other_ids(
+    path: Path, docs: tuple[Ints, Ints], corpus: Path, more: tuple[Ints, Ints]
+) -> None:
+    """Raise DataError if most ids that two sources share have different texts, like row numbers.
+
+    Args:
+        docs: ids and contents, [n] each.
+        more: ids and contents of the corpus.
+    """
+    ids, contents = docs
+    more_ids, more_contents = more
     at = places(more_ids, ids)
     shared = at >= 0
     other = int((more_contents[shared] != contents[at[shared]]).sum())

@@ -1,0 +1,74 @@
+"""Vectors of the documents of an evaluation, from an encoded corpus.
+
+Letters in shapes: c documents, D width.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...corpora.many_shards import EncodedShards, encoded_documents
+from ...errors import DataError, quantity
+from ...io.ids import content_ids
+from ...mining.embedder import Model, Vectors
+from ...towers.saved import fingerprint
+from .tasks import RetrievalTask
+
+_COMPARED = 1000  # documents whose texts are compared
+
+
+def encoded_vectors(folder: str | Path, task: RetrievalTask, model: Model) -> Vectors:
+    """Return the vectors of a task's documents by their ids, [c, D].
+
+    Raises:
+        DataError: the encoded corpus is of another model or of queries, lacks a document, or has
+            its id for another text.
+    """
+    shards = encoded_documents(folder)
+    shards.stamp.refuse_other(fingerprint(model.folder), Path(folder))
+    wanted = task.corpus["id"].combine_chunks().cast(pa.large_string())
+    vectors = np.empty((len(wanted), shards.width), np.float32)
+    rows = np.full(len(wanted), -1)
+    for block in shards.blocks(with_ids=True):
+        assert block.ids is not None
+        places = pc.index_in(block.ids.cast(pa.large_string()), value_set=wanted)
+        document = places.fill_null(-1).to_numpy()
+        here = np.flatnonzero(document >= 0)
+        # Of rows with the same id, the first one counts.
+        document, first = np.unique(document[here], return_index=True)
+        is_new = rows[document] < 0
+        document = document[is_new]
+        here = here[first[is_new]]
+        vectors[document] = block.vectors[here]
+        rows[document] = here + block.first
+    lost = np.flatnonzero(rows < 0)
+    if len(lost):
+        raise DataError(
+            f"{folder} lacks {quantity(len(lost), 'documents')} of {task.name}, such as that with the id "
+            f"{wanted[int(lost[0])].as_py()!r}: encode the same documents, with their ids"
+        )
+    _refuse_other_texts(shards, folder, task, rows[:_COMPARED])
+    return vectors
+
+
+def _refuse_other_texts(
+    shards: EncodedShards, folder: str | Path, task: RetrievalTask, rows: Any
+) -> None:
+    """Raise DataError if rows have other texts than the first documents of a task, where the texts
+    were kept."""
+    kept = shards.rows(rows)
+    names = shards.options["text"]
+    for row, text in zip(kept, task.corpus["text"].slice(0, len(rows)).to_pylist(), strict=True):
+        columns = row["columns"]
+        if not all(name in columns for name in names):
+            return
+        encoded = " ".join(columns[name] or "" for name in names)
+        if content_ids([encoded])[0] != content_ids([text])[0]:
+            raise DataError(
+                f"{folder} has the id {row['id']!r} for another text than {task.name}: encode the same documents"
+            )
