@@ -75,13 +75,17 @@ class Texts(Sequence[str]):
         chunk_of_row = np.searchsorted(self.starts, rows, side="right") - 1
         order = np.argsort(chunk_of_row, kind="stable")
         ends = np.flatnonzero(np.diff(chunk_of_row[order])) + 1
-        taken = [pa.nulls(0, pa.large_string())]
+        taken = list[pa.LargeStringArray]()
         for part in np.split(order, ends):  # the rows of one chunk
             if len(part):
                 chunk = chunk_of_row[part[0]]
                 rows_of_chunk = pa.array(rows[part] - self.starts[chunk])
                 taken.append(self.chunks[chunk].take(rows_of_chunk).cast(pa.large_string()))
-        texts = pa.concat_arrays(taken)
+        if not taken:
+            return pa.nulls(0, pa.large_string())
+        texts = taken[0]
+        if len(taken) > 1:
+            texts = pa.concat_arrays(taken)
         if np.array_equal(order, np.arange(len(order))):
             return texts
         place = np.empty(len(order), np.int64)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...core.batch import Role
 from ...errors import quantity
+from ...io.freed import give_back
 from ...ranking.ranking import Ranking
 from ...task.run_files import WORDS
 from ...task.showcase import DataFacts, Example, Hit, Searched, Subject
@@ -146,6 +147,8 @@ class TextShowcase:
         """Return the searched documents with their vectors and the index of their words."""
         words = self.held_out.words_of_all()
         tables = {} if words is None else {WORDS: words.table()}
+        del words
+        give_back()  # counting words takes as much memory as the vectors
         vectors = self.held_out.vectors()
         documents = self.texts.catalogue.table()
         return Searched(vectors, documents, self.data.tower.normalised, tables)

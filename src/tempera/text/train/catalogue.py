@@ -215,7 +215,6 @@ class Catalogue:
         columns = {
             "name": pa.chunked_array([*names, empty], KIND),
             "place": pairs.table["place"].take(pa.array(np.concatenate([answers, row]))),
-            "doc": self.docs.column(np.arange(len(self.docs))),
         }
         table = pa.table(columns)
         own_ids = pa.chunked_array(pairs.given("doc").chunks + pairs.negative_given.chunks)
@@ -224,7 +223,8 @@ class Catalogue:
         kept = self.kept()
         if kept is not None:
             table = table.append_column(COLUMNS, kept.columns)
-        return table.append_column("doc_id", pa.array(self.doc_ids)).take(pa.array(self.searched))
+        table = table.append_column("doc_id", pa.array(self.doc_ids)).take(pa.array(self.searched))
+        return table.append_column("doc", self.docs.column(self.searched))
 
 
 def stored(features: Callable[[Sequence[str]], Ragged], texts: Sequence[str], path: Path) -> Ragged:

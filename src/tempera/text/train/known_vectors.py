@@ -25,7 +25,7 @@ from ..read.pairs import Rows
 Floats = NDArray[np.float32]
 
 _COLUMNS = 64  # numbers of all vectors that are moved at once
-_AT_ONCE = 1 << 16  # texts that are embedded at once: the memory beside the vectors
+_AT_ONCE = 1 << 13  # texts that are embedded at once: the memory beside the vectors
 
 
 class KnownVectors:
