@@ -571,6 +571,34 @@ def kills(run: Path, count: int) -> tuple[int, dict[str, int]]:
     return killed, seen
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names of open folders, of Linux")
+@pytest.mark.parametrize("after", range(1, 12))
+def test_a_process_killed_while_it_removes_the_earlier_run_blocks_nobody(
+    run: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """Each file may be the last one that was removed."""
+    removed = []
+    for name in ("unlink", "rmdir"):
+        real = getattr(os, name)
+
+        def counted(path: Any, *arguments: Any, real: Any = real, **named: Any) -> None:
+            place = named.get("dir_fd")
+            folder = os.fspath(path) if place is None else os.readlink(f"/proc/self/fd/{place}")
+            if ".replaced" in folder:
+                removed.append(path)
+                if len(removed) >= after:
+                    os._exit(9)
+            real(path, *arguments, **named)
+
+        monkeypatch.setattr(os, name, counted)
+    child = forked(partial(change, run, "razu"))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) in (0, 9)
+    monkeypatch.undo()
+    change(run, "tovi")
+    assert [path.name for path in run.parent.iterdir()] == ["run"]
+
+
 def test_readers_see_the_run_of_before_or_afterwards(run: Path) -> None:
     killed, _ = kills(run, 10)
     assert killed

@@ -417,7 +417,8 @@ def _refuse_foreign(place: Path) -> None:
     """Raise OutputError for a folder of somebody else where an earlier result would wait, which
     would be removed."""
     old = _replaced(place)
-    if old.exists() and not _is_ours(old):
+    is_empty = old.is_dir() and not any(old.iterdir())  # a killed process has removed the rest
+    if old.exists() and not is_empty and not _is_ours(old):
         raise OutputError(
             f"{old}, where an earlier result would wait, is none of Tempera: move it, or give another folder"
         )
@@ -430,6 +431,18 @@ def is_between(folder: Path) -> bool:
     return not place.exists() and _replaced(place).exists()
 
 
+def _remove(old: Path) -> None:
+    """Remove an earlier result, its mark last, so that a process killed on the way leaves a folder
+    that is still known as Tempera's."""
+    with suppress(OSError):  # the next writer clears what stays
+        for path in old.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != MARK:
+                path.unlink()
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def _finish(new: Path, place: Path) -> None:
     """Complete the work of a process killed while replacing an old folder: put the new folder in
     its place, and remove the old folder."""
@@ -438,7 +451,7 @@ def _finish(new: Path, place: Path) -> None:
     if old.exists() and new.exists() and not place.exists():
         new.rename(place)
         _to_disk(place.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
 
 
 def _swap(new: Path, place: Path) -> None:
@@ -451,7 +464,7 @@ def _swap(new: Path, place: Path) -> None:
         if _exchanged(new, place):
             with suppress(OSError):  # the next writer clears what stays
                 new.rename(old)
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old)
             return
         place.rename(old)
     try:
@@ -463,7 +476,7 @@ def _swap(new: Path, place: Path) -> None:
         if old.exists():
             old.rename(place)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
 
 
 def _exchanged(new: Path, place: Path) -> bool:
