@@ -208,4 +208,4 @@ def test_a_warm_step_of_a_taught_model_waits_once(models: dict[str, str], tmp_pa
             used,
         )
     waits = {"engine/loop.py _loss_and_norm": 1}
-    used.within(waits=waits, copies={where.place: 16 for _, where in used.counts}, launches=340)
+    used.within(waits=waits, copies={where.place: 16 for _, where in used.counts}, launches=344)
