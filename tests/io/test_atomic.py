@@ -324,7 +324,15 @@ def test_an_old_run_that_cannot_be_removed_harms_nothing(
         assert ignore_errors
         # As the real one when it may not remove anything.
 
+    really = Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.parent.name == "run.replaced":
+            raise PermissionError(path)
+        really(path, missing_ok)
+
     monkeypatch.setattr(shutil, "rmtree", rmtree)
+    monkeypatch.setattr(Path, "unlink", unlink)
     write(run, overwrite=True)
     monkeypatch.undo()
     assert holds(run) == NEW and holds(run.parent / "run.replaced") == OLD
