@@ -113,6 +113,15 @@ def slow(corpus: Path, rows: int = 3000) -> Path:
     return corpus
 
 
+def ids_in(folder: Path) -> list[str]:
+    """Return the ids of a corpus with their shards, sorted."""
+    ids = []
+    for block in EncodedCorpus(folder).blocks(with_ids=True):
+        assert block.ids is not None
+        ids += [f"{block.shard} {name}" for name in block.ids.to_pylist()]
+    return sorted(ids)
+
+
 def kills(tiny_run: Path, corpus: Path, tmp_path: Path, count: int, seed: int) -> int:
     """Encode a corpus by processes that are killed at moments by chance, until one is left alone;
     compare the result with an encoding without a kill; return the number of kills."""
@@ -121,55 +130,24 @@ def kills(tiny_run: Path, corpus: Path, tmp_path: Path, count: int, seed: int) -
     encode(tiny_run, corpus, tmp_path / "expected")
     alone = time.monotonic() - began
     expected = shards_in(tmp_path / "expected")
-    ids = sorted(
-        f"{block.shard} {name}"
-        for block in EncodedCorpus(tmp_path / "expected").blocks(with_ids=True)
-        for name in block.ids.to_pylist()  # type: ignore[union-attr]
-    )
+    ids = ids_in(tmp_path / "expected")
     draw = random.Random(seed)
     done = 0
     while done < count:
         out = tmp_path / f"killed-{done}"
+        places = [str(tiny_run), str(corpus)]
+        command = [sys.executable, "-m", "tempera", "-q", "encode", *places, "-o", str(out)]
         commands = [
-            [sys.executable, "-c", ENCODE, str(tiny_run), str(corpus), str(out)],
-            [
-                sys.executable,
-                "-m",
-                "tempera",
-                "-q",
-                "encode",
-                str(tiny_run),
-                str(corpus),
-                "-o",
-                str(out),
-                "--worker",
-                "1/2",
-            ],
-            [
-                sys.executable,
-                "-m",
-                "tempera",
-                "-q",
-                "encode",
-                str(tiny_run),
-                str(corpus),
-                "-o",
-                str(out),
-                "--workers",
-                "2",
-            ],
+            [sys.executable, "-c", ENCODE, *places, str(out)],
+            [*command, "--worker", "1/2"],
+            [*command, "--workers", "2"],
         ]
         for _ in range(draw.randint(1, 4)):
             # A process needs a second to start.
             done += killed_after(0.5 + draw.random() * (alone + 1.5), *draw.choice(commands))
         encode(tiny_run, corpus, out, workers=draw.choice([None, None, 2]))
         assert shards_in(out) == expected
-        found = sorted(
-            f"{block.shard} {name}"
-            for block in EncodedCorpus(out).blocks(with_ids=True)
-            for name in block.ids.to_pylist()  # type: ignore[union-attr]
-        )
-        assert found == ids
+        assert ids_in(out) == ids
         assert not list(out.rglob("*.partial"))
         shutil.rmtree(out)
     return done

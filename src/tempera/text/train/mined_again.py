@@ -69,8 +69,9 @@ def with_mined(
     doc_vectors = read("doc", docs)
     judged = None if cross is None else judge
     if options.faiss is None:
-        args = query_vectors, doc_vectors, answers, options.mining, itself, judged
-        positions, report = _mined_in_few_ranks(*args)
+        positions, report = _mined_in_few_ranks(
+            query_vectors, doc_vectors, answers, options.mining, itself, judged
+        )
     else:
         search = by_faiss(doc_vectors, options.faiss)
         mined = mine(query_vectors, doc_vectors, answers, options.mining, itself, judged, search)
