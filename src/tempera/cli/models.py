@@ -50,7 +50,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model, also against another model or BM25.
 
-    Differences are reported with confidence intervals.
+    Differences are reported with confidence intervals. Processes of torchrun divide the work.
 
     Args:
         model: model folder or run folder.
@@ -71,6 +71,7 @@ def evaluate(
         overwrite: replace the file of --per-query.
     """
     refuse_absent(model, against)
+    from ..engine.devices import joint_work
     from ..finished.held_out_set import evaluate_held_out, inputs_of
     from ..task.run_files import HISTORIES
     from ..text.judge import evaluate as judge
@@ -112,13 +113,18 @@ def evaluate(
         "exclude_self": exclude_self,
     }
     findings: list[Any]
-    if paths:
-        findings = judge.evaluate(model, *paths, split=split, roles=roles, index=index, **how)
-    else:
+    if not paths:
         refuse_split(split, "test")
         if index is not None:
             raise TemperaError("--index has the documents of DATA: give DATA")
-        findings = [evaluate_held_out(model, **how)]
+    with joint_work() as group:
+        how["group"] = group
+        if paths:
+            findings = judge.evaluate(model, *paths, split=split, roles=roles, index=index, **how)
+        else:
+            findings = [evaluate_held_out(model, **how)]
+    if not group.main:
+        return
     if per_query is not None:
         judge.write_per_query(per_query, findings, overwrite)
     documents = [finding.json() for finding in findings]
@@ -140,6 +146,7 @@ def _evaluate_events(
 ) -> None:
     """Evaluate a recommender on later interactions, or on the held-out interactions."""
     from ..artifacts.run_folder import Run
+    from ..engine.devices import joint_work
     from ..finished.held_out_events import evaluate_held_out_events, refuse_other_kind
     from ..finished.held_out_set import inputs_of
     from ..text.judge.evaluate import refuse_scores, write_per_query
@@ -152,12 +159,16 @@ def _evaluate_events(
         inputs = inputs_of(run) if file is None else [file]
         models = [run] if against is None else [run, against]
         refuse_scores(per_query, overwrite, inputs, models)
-    if file is None:
-        finding = evaluate_held_out_events(run, **judged)
-    else:
-        if against is not None:
-            refuse_other_kind(run, against)
-        finding = Run(run).evaluate(file, options=options, **judged)
+    if file is not None and against is not None:
+        refuse_other_kind(run, against)
+    with joint_work() as group:
+        judged["group"] = group
+        if file is None:
+            finding = evaluate_held_out_events(run, **judged)
+        else:
+            finding = Run(run).evaluate(file, options=options, **judged)
+    if not group.main:
+        return
     if per_query is not None:
         write_per_query(per_query, [finding], overwrite)
     document = {"model": str(run), **finding.json()}

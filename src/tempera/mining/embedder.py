@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol, get_args
@@ -21,7 +21,7 @@ from ..errors import ConfigError, DataError
 from ..io.console import progress_bar
 from ..io.ids import Ids, content_ids, form_ids
 from ..io.manifest import refuse_damaged
-from ..parallel.distributed import Group
+from ..parallel.distributed import ALONE, Group
 from ..ranking.nearest import refuse_not_finite
 from ..towers.saved import TRAINED, Encode, model_folder, similarity_of
 from ..towers.similarities import Similarity
@@ -159,8 +159,8 @@ def learned(models: Iterable[str | Path]) -> list[Ids]:
     return [ids for ids in known if ids is not None]
 
 
-def in_half(wanted: Reading) -> bool:
-    """Return True if texts are read in bf16: "auto" measures if bf16 pays.
+def in_half(wanted: Reading, group: Group = ALONE) -> bool:
+    """Return True if texts are read in bf16: "auto" measures if bf16 pays, on all processes.
 
     Raises:
         ConfigError: a precision in which no texts are read.
@@ -170,7 +170,7 @@ def in_half(wanted: Reading) -> bool:
             f"mixed_precision is {wanted!r}, in which no texts are read: give no, auto or bf16"
         )
     if wanted == "auto":
-        return choose_precision(wanted, Group(device=named("auto"))) == "bf16"
+        return choose_precision(wanted, replace(group, device=named("auto"))) == "bf16"
     return wanted == "bf16"
 
 
@@ -192,6 +192,15 @@ def rates(models: Mapping[str, str], texts: Sequence[str]) -> dict[str, float]:
         seconds = time.process_time() - began
         speeds[name] = round(len(queries) / max(seconds, 1e-6), 1)
     return speeds
+
+
+def encode_part(encode: Encode, texts: pa.ChunkedArray, what: str, part: slice) -> Vectors:
+    """Return vectors of a part of a column of texts, [n, D]; where the part is empty, the first
+    text is read for the width."""
+    count = part.stop - part.start
+    if not count:
+        return encode_all(encode, texts.slice(0, 1), what)[:0]
+    return encode_all(encode, texts.slice(part.start, count), what)
 
 
 def encode_all(encode: Encode, texts: pa.ChunkedArray, what: str) -> Vectors:
