@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..corpora.corpus_manifest import is_corpus
+from ..corpora.many_shards import EncodedShards
 from ..engine.devices import choose_precision, named
 from ..errors import ConfigError, DataError
 from ..io.console import progress_bar
@@ -102,11 +104,13 @@ class Model:
 
 def run_of(path: Path) -> Path:
     """Return the folder with the training texts of a model: the run around the model or its index,
-    or else the folder itself.
+    or else the folder itself; of an encoded corpus, those of its model.
 
     >>> run_of(Path("a/model/of/another/program"))
     PosixPath('a/model/of/another/program')
     """
+    if is_corpus(path):
+        path = Path(str(EncodedShards(str(path)).model["name"]))
     written = [path] if path.name.strip(".") else []  # the parent of ".." is another folder
     for place in (*written, path.resolve()):
         if (place / TRAINED).is_file():
