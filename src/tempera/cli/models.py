@@ -195,8 +195,9 @@ def export(
         to: format: onnx, faiss, parquet, or beir: the held-out queries of a run with the answers,
             to judge further models by.
         output: folder to write (default: RUN/export/FORMAT).
-        kind: kind of FAISS index: hnsw (default), ivf_pq (the only one of a folder of vectors),
-            int8, or binary (signs, and int8 to rank the nearest again).
+        kind: kind of FAISS index: hnsw (default), ivf_pq (default of a folder of vectors),
+            ivf_fast (for mining in one), int8, or binary (signs, and int8 to rank the nearest
+            again).
         width: first numbers of each vector to keep (default: all).
         now: moment that ends the pauses of a recommender's users, in the form of the data's times
             (default: the latest time of the data).
@@ -245,6 +246,7 @@ def mine(
     cross_encoder: Path | None = None,
     cross_margin: float = 0.0,
     faiss: str | None = None,
+    recall: Annotated[float | None, typer.Option(min=0, max=1)] = None,
     cache: Path | None = None,
     mixed_precision: Literal["no", "auto"] = "no",
     overwrite: bool = False,
@@ -268,7 +270,10 @@ def mine(
             95 % of the score.
         cross_encoder: cross-encoder to check the negatives.
         cross_margin: relative margin of the cross-encoder's scores.
-        faiss: search by an index, e.g. HNSW32 (default: exactly).
+        faiss: search by an index, e.g. HNSW32; of a folder of vectors, the folder that export has
+            written (default: exactly).
+        recall: least share of the nearest documents that the index of a folder of vectors finds
+            (default: 0.9).
         cache: folder of vectors (default: vectors/ beside the output).
         mixed_precision: auto reads texts in bf16 where the processor multiplies bf16 fast.
         overwrite: replace the output.
@@ -277,6 +282,7 @@ def mine(
     from dataclasses import asdict
 
     from ..mining.hard_negatives import Mining
+    from ..text.train.mine import RECALL
     from ..text.train.mine import mine as run_mining
 
     options = Mining(negatives, skip, depth, absolute_margin, relative_margin, cross_margin)
@@ -284,6 +290,10 @@ def mine(
     refuse_split(split, "train", path, corpus)
     if cross_encoder is None and cross_margin != Mining.cross_margin:
         raise TemperaError("--cross-margin is of a cross-encoder: give one as --cross-encoder")
+    if recall is not None and (faiss is None or corpus is None):
+        raise TemperaError(
+            "--recall is of an index of a folder of vectors: give --corpus and --faiss"
+        )
     report = run_mining(
         model,
         path,
@@ -292,6 +302,7 @@ def mine(
         split=split,
         roles=roles,
         faiss=faiss,
+        recall=RECALL if recall is None else recall,
         mixed_precision=mixed_precision,
         corpus=corpus,
         cross_encoder=cross_encoder,
