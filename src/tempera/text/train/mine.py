@@ -33,6 +33,7 @@ from ...mining.search import Ints, Pairs, by_faiss
 from ...mining.shard_search import ShardDocuments
 from ...mining.shortfall import Report, cpu_time
 from ...tables.tables import parquet_table
+from ...task.run_files import FAISS_FILE
 from ...towers.saved import fingerprint, model_folder, similarity_of
 from .mining_task import DistinctTexts, MiningTask
 
@@ -118,7 +119,7 @@ def mine(
     if encoded is not None:
         plan.append(encoded.shards.options)
         if faiss is not None:
-            plan.append(recall)
+            plan += [recall, _state(Path(faiss) / FAISS_FILE)]
     plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
     digest = xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())
     parts = output.parent / f".{output.name}.{digest}"  # a folder of the finished blocks
@@ -147,6 +148,15 @@ def mine(
             report = replace(report, recall=read_json(parts / _TUNING)["recall"])
         shutil.rmtree(parts)
     return replace(report, left_out=dict(task.left_out))
+
+
+def _state(path: Path) -> list[int]:
+    """Return the size and the time of a file, which differ once it is written again; nothing
+    without a file."""
+    if not path.is_file():
+        return []
+    about = path.stat()
+    return [about.st_size, about.st_mtime_ns]
 
 
 @dataclass(frozen=True)
