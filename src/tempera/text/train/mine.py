@@ -216,8 +216,11 @@ def _encoded(model: Path, docs: DistinctTexts, cache: Path, half: bool) -> Shard
         texts = [docs.texts[position] for position in new]
         read = embed_by(model, "doc", texts, cache, progress="reading documents", half=half)
         near[new] = read[:]
-    rows, which = np.unique(docs.known[docs.known >= 0], return_inverse=True)
-    near[docs.known >= 0] = shards.vectors(rows)[which]
+    rising = np.argsort(docs.known, kind="stable")
+    rows = docs.known[rising]
+    for block in shards.blocks():  # straight into their places, since the answers may be many
+        low, high = np.searchsorted(rows, (block.first, block.first + len(block.vectors)))
+        near[rising[low:high]] = block.vectors[rows[low:high] - block.first]
     return ShardDocuments(near, shards, docs.rows)
 
 
