@@ -29,14 +29,17 @@ def announce(prepared: Prepared, state: State, steps: int) -> None:
     (rows,) = data.sampler(0, 1)
     pairs, *made = data.batches(rows, 0, 0.0)
     batch = as_many(pairs, options.select)
+    is_dealt = data.deal(group)
     largest = max([batch, *made], key=len)
-    largest_part = divide(largest, group.rank, group.size)
+    largest_part = largest
+    if largest is not batch or not is_dealt:
+        largest_part = divide(largest, group.rank, group.size)
 
     epochs = steps * together / data.sampler.batches_per_epoch
     passes = f"{epochs:.3g} epochs"
     if f"{epochs:.3g}" == "1":
         passes = "1 epoch"
-    part = divide(batch, group.rank, group.size)
+    part = batch if is_dealt else divide(batch, group.rank, group.size)
     negatives = outlook.negatives(objective, part, group, options.size)
     first = f"{quantity(steps, 'steps')}, {passes}; {negatives}"
     if len(batch) < len(rows):

@@ -82,6 +82,7 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
     facts = prepared.task.facts
     group = prepared.devices.group
     config.objective.to(group.device)
+    is_dealt = prepared.task.data.deal(group)
     start = _common_start(prepared)
     state = loop.begin(_trained_tower(prepared), config.objective, config.train, prepared.devices)
     has_looks = looks and facts.has_looks
@@ -109,7 +110,7 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
             f"{checkpoints.folder} to begin anew"
         )
     best = BestWeights(prepared, position, has_looks and facts.chooses, weights)
-    course = _Course(prepared, state, steps, position, checkpoints, best)
+    course = _Course(prepared, state, steps, position, checkpoints, best, is_dealt)
     course.began = began - position.training
     if has_looks:
         course.pauses = {0, steps, *loop.moments(steps, plan.number)}
@@ -193,6 +194,7 @@ class _Course:
         position: Position,
         checkpoints: Checkpoints | None,
         best: BestWeights,
+        is_dealt: bool,
     ) -> None:
         self.prepared = prepared
         self.state = state
@@ -203,6 +205,7 @@ class _Course:
         self.options = prepared.config.train
         self.group = prepared.devices.group
         self.data = prepared.task.data
+        self.is_dealt = is_dealt  # batches hold the rows of this process alone
         self.budget = Budget(prepared.config.evaluation.budget, position.evaluating, position.look)
         self.alarms = Alarms(prepared.log)
         self.began = 0.0  # seconds; earlier by the training of an interrupted run
@@ -250,7 +253,9 @@ class _Course:
         for number, chosen in rows:
             batch, *made = self.data.batches(chosen, number, number / last)
             beside += made
-            yield divide(batch, self.group.rank, self.group.size)
+            if not self.is_dealt:
+                batch = divide(batch, self.group.rank, self.group.size)
+            yield batch
         for made_batch in beside:
             yield divide(made_batch, self.group.rank, self.group.size)
 
