@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,6 +31,24 @@ class Sampler(Protocol):
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
         """Yield the rows of the batches first, first + 1, ... last - 1 of the whole run, without
         drawing earlier batches."""
+
+
+class DealtSampler(ABC):
+    """Deal the rows of each batch out to processes: a batch has the rows of one process alone."""
+
+    @property
+    @abstractmethod
+    def batches_per_epoch(self) -> int:
+        """Number of batches in one pass over the data, the same for all processes."""
+
+    @abstractmethod
+    def __call__(self, first: int, last: int) -> Iterator[Tensor]:
+        """Yield the rows of the process in the batches first, first + 1, ... last - 1 of the whole
+        run, without drawing earlier batches."""
+
+    @abstractmethod
+    def of_process(self, rank: int, processes: int) -> DealtSampler:
+        """Return the sampler of one of several processes."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from ..core.batch import divide
 from ..core.tiles import SCORE_BYTES
 from ..engine import outlook
+from ..engine.batches import DealtSampler
 from ..engine.checkpoint import State
 from ..engine.curation import as_many
 from ..errors import quantity
@@ -29,8 +30,8 @@ def announce(prepared: Prepared, state: State, steps: int) -> None:
     (rows,) = data.sampler(0, 1)
     pairs, *made = data.batches(rows, 0, 0.0)
     batch = as_many(pairs, options.select)
-    is_dealt = data.deal(group)
     largest = max([batch, *made], key=len)
+    is_dealt = isinstance(data.sampler, DealtSampler)  # a batch has the rows of this process alone
     largest_part = largest
     if largest is not batch or not is_dealt:
         largest_part = divide(largest, group.rank, group.size)

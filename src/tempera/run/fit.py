@@ -19,12 +19,14 @@ from torch import Tensor
 from ..arithmetic.abilities import free_bytes
 from ..core.batch import Batch, Role, divide
 from ..engine import loop
+from ..engine.batches import DealtSampler
 from ..engine.checkpoint import State
 from ..engine.faults import broken
 from ..engine.training_options import OF_A_MACHINE
 from ..errors import ConfigError, DataError, TemperaError
 from ..io.console import logger, progress_bar
 from ..parallel.digest import digest
+from ..parallel.distributed import Group
 from ..parallel.divided_tables import divided, release
 from ..parallel.shards import gather, refuse_compiled, shard
 from ..ranking.ranking import LEAST_TO_CHOOSE
@@ -36,6 +38,7 @@ from .announcement import announce
 from .best_weights import BestWeights
 from .prepare import Prepared
 from .resume import AGAIN, Checkpoints, Interruption, Position, Weights, interruptible
+from .task import Data
 
 # Options that may differ between processes: names of files (their contents are compared), what fits
 # a machine, and what the main process alone does.
@@ -82,7 +85,7 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
     facts = prepared.task.facts
     group = prepared.devices.group
     config.objective.to(group.device)
-    is_dealt = prepared.task.data.deal(group)
+    deal(prepared.task.data, group)
     start = _common_start(prepared)
     state = loop.begin(_trained_tower(prepared), config.objective, config.train, prepared.devices)
     has_looks = looks and facts.has_looks
@@ -110,7 +113,7 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
             f"{checkpoints.folder} to begin anew"
         )
     best = BestWeights(prepared, position, has_looks and facts.chooses, weights)
-    course = _Course(prepared, state, steps, position, checkpoints, best, is_dealt)
+    course = _Course(prepared, state, steps, position, checkpoints, best)
     course.began = began - position.training
     if has_looks:
         course.pauses = {0, steps, *loop.moments(steps, plan.number)}
@@ -124,6 +127,12 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
         looks_left_out=position.looks_left_out,
         keep=course.keep,
     )
+
+
+def deal(data: Data, group: Group) -> None:
+    """Give a process its own rows, where rows are dealt out to processes."""
+    if isinstance(data.sampler, DealtSampler):
+        data.sampler = data.sampler.of_process(group.rank, group.size)
 
 
 def _common_start(prepared: Prepared) -> str:
@@ -194,7 +203,6 @@ class _Course:
         position: Position,
         checkpoints: Checkpoints | None,
         best: BestWeights,
-        is_dealt: bool,
     ) -> None:
         self.prepared = prepared
         self.state = state
@@ -205,7 +213,8 @@ class _Course:
         self.options = prepared.config.train
         self.group = prepared.devices.group
         self.data = prepared.task.data
-        self.is_dealt = is_dealt  # batches hold the rows of this process alone
+        # True if batches hold the rows of this process alone.
+        self.is_dealt = isinstance(self.data.sampler, DealtSampler)
         self.budget = Budget(prepared.config.evaluation.budget, position.evaluating, position.look)
         self.alarms = Alarms(prepared.log)
         self.began = 0.0  # seconds; earlier by the training of an interrupted run

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ..core.batch import Batch
 from ..engine.batches import Sampler
-from ..parallel.distributed import Group
 from ..task.config import Config
 from ..task.evaluation import Part
 from ..task.rounds import Race
@@ -30,10 +29,6 @@ class Data(Protocol):
     @property
     def tower(self) -> Encoder:
         """The tower to train."""
-
-    def deal(self, group: Group) -> bool:
-        """Take the rows of this process before training, and return True if batches are of these
-        rows alone; else every process has the rows of all."""
 
     def batches(self, rows: Tensor, number: int, progress: float = 1.0) -> list[Batch[Any]]:
         """Return batch `number`: the features of chosen rows, and its drawn documents.

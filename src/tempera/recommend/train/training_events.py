@@ -15,7 +15,6 @@ from ...core.batch import Batch, Role
 from ...core.frame import Frame
 from ...engine.batches import Draws, Sampler
 from ...errors import ConfigError
-from ...parallel.distributed import Group
 from ...ranking.nearest import refuse_not_finite
 from ...task.config import Config
 from ...task.evaluation import Part
@@ -181,10 +180,6 @@ class TrainingEvents:
                 "data.dislikes are negatives, but no pool of the objective uses them: add negatives"
             )
         return Disliked(known, self.events.timeline.source.negatives, seed)
-
-    def deal(self, group: Group) -> bool:
-        """Return False: every process has the rows of all."""
-        return False
 
     def batch(self, rows: Tensor, number: int) -> Batch[Frame]:
         """Return the batch of chosen events, with the items drawn for batch `number` in

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...engine.batches import refuse_size
+from ...engine.batches import DealtSampler, refuse_size
 from ...errors import ConfigError
 from .training_shards import Counts, TrainingShards
 
@@ -65,7 +65,7 @@ class DealtParts:
 
 
 @dataclass(frozen=True)
-class ShardSampler:
+class ShardSampler(DealtSampler):
     """Every training row once a pass, by one of the processes.
 
     The parts of the shards are dealt out anew in each pass, in a random order, each to the process
@@ -98,6 +98,12 @@ class ShardSampler:
 
     def __post_init__(self) -> None:
         refuse_size(self.shards.count, self.batch_size)
+
+    def of_process(self, rank: int, processes: int) -> ShardSampler:
+        """Return the sampler of one of several processes."""
+        if (rank, processes) == (self.rank, self.processes):
+            return self
+        return replace(self, rank=rank, processes=processes)
 
     @property
     def batches_per_epoch(self) -> int:

@@ -19,7 +19,6 @@ from torch import Tensor
 from ...arithmetic.ragged import Ragged
 from ...core.batch import Batch
 from ...engine.batches import Draws, Examples, Sampler
-from ...parallel.distributed import Group
 from ...task.config import Config
 from ...towers.pair import Tower
 from ..read.pairs import Pairs, Text, with_shared_ids
@@ -81,46 +80,39 @@ class PartStream:
 
 
 class WindowReader:
-    """Read windows, the next beside the training by the present one.
+    """Read the windows of a process, the next beside the training by the present one.
 
     Args:
-        shards: the training rows.
+        sampler: of the process.
         tower: tokenises texts.
         draws: of documents apart from the pairs, for this process.
-        processes: that bring rows to a batch.
+        batches: number of the batches of the run; a window behind them is not read.
     """
 
-    def __init__(self, shards: TrainingShards, tower: Tower, draws: Draws, processes: int) -> None:
-        self.shards = shards
+    def __init__(self, sampler: ShardSampler, tower: Tower, draws: Draws, batches: int) -> None:
+        self.sampler = sampler
         self.tower = tower
         self.draws = draws
-        self.processes = processes
+        self.batches = batches
         self.stream: PartStream | None = None
         self.epoch = -1  # of the stream
         self.present: TokenWindow | None = None
         self.next: tuple[RowWindow, Future[TokenWindow]] | None = None
         self.beside = ThreadPoolExecutor(1, "tempera-window")
 
-    def __call__(self, sampler: ShardSampler, row: int, last: int) -> TokenWindow:
-        """Return the window that holds a row.
-
-        Args:
-            sampler: of the process.
-            row: its number.
-            last: number of the batches of the run; a window behind them is not read.
-        """
-        wanted = sampler.window_of(row)
+    def __call__(self, row: int) -> TokenWindow:
+        """Return the window that holds a row."""
+        wanted = self.sampler.window_of(row)
         if self.present is None or self.present.of != wanted:
             self.present = None  # its memory is free for the next one
-            self.present = self._read(sampler, wanted)
-            following = sampler.after(wanted)
-            if following.step < last:
-                dealt = sampler.dealt(following.epoch)
-                future = self.beside.submit(self.read, dealt, following)
-                self.next = following, future
+            self.present = self._read(wanted)
+            following = self.sampler.after(wanted)
+            if following.step < self.batches:
+                dealt = self.sampler.dealt(following.epoch)
+                self.next = following, self.beside.submit(self.read, dealt, following)
         return self.present
 
-    def _read(self, sampler: ShardSampler, wanted: RowWindow) -> TokenWindow:
+    def _read(self, wanted: RowWindow) -> TokenWindow:
         """Return a window that has been read meanwhile, or read it now."""
         if self.next is not None:
             window, future = self.next
@@ -128,24 +120,24 @@ class WindowReader:
             tokens = future.result()
             if window == wanted:
                 return tokens
-        return self.read(sampler.dealt(wanted.epoch), wanted)
+        return self.read(self.sampler.dealt(wanted.epoch), wanted)
 
     def read(self, dealt: DealtParts, window: RowWindow) -> TokenWindow:
         """Read and tokenise a window."""
         stream = self.stream
         if stream is None or self.epoch != window.epoch or stream.at != window.first:
-            stream = PartStream(self.shards, dealt, window.first)
+            stream = PartStream(self.sampler.shards, dealt, window.first)
         self.stream, self.epoch = stream, window.epoch
         table = with_shared_ids(stream.take(len(window)))
         pairs = Pairs(table)
         withheld = None
         if "negatives" in table.column_names:
-            withheld = np.isin(pairs.own_forms("negatives"), self.shards.held)
+            withheld = np.isin(pairs.own_forms("negatives"), self.sampler.shards.held)
         catalogue = Catalogue.of(pairs, withheld)
         queries = tokens_of(self.tower, catalogue, "query")
         docs = tokens_of(self.tower, catalogue, "doc")
         examples = catalogue.examples(np.arange(len(pairs)), queries, docs, self.draws)
-        examples = replace(examples, processes=self.processes)
+        examples = replace(examples, processes=self.sampler.processes)
         return TokenWindow(window, examples, table.select(_SHOWN))
 
 
@@ -168,46 +160,46 @@ class StreamedPairs(TrainingPairs):
     ) -> None:
         super().__init__(config, texts, sampler, tower, store)
         assert isinstance(sampler, ShardSampler)
-        self.sampler: ShardSampler = sampler
         self.options = config.train
-        self.reader = self._reader()
+        self.reader: WindowReader | None = None
         self.window = sampler.window_rows
         self.note = (
             f"each process of the training reads its own parts of the shards, and shuffles windows of up to "
             f"{self.window:,} rows; no negatives are mined, and nothing is trained again on held-out pairs"
         )
 
-    def _reader(self) -> WindowReader:
-        rank, processes = self.sampler.rank, self.sampler.processes
-        options = self.options
-        count = options.sampled * (rank + 1) // processes - options.sampled * rank // processes
-        # Every process draws from a window of its own.
-        draws = Draws(count, options.sampled_power, options.seed + (rank << 64))
-        return WindowReader(self.sampler.shards, self.tower, draws, processes)
-
-    def deal(self, group: Group) -> bool:
-        """Take the rows of this process, and return True: batches are of these rows alone."""
-        if (self.sampler.rank, self.sampler.processes) != (group.rank, group.size):
-            self.sampler = replace(self.sampler, rank=group.rank, processes=group.size)
-            self.reader = self._reader()
-        return True
-
     @property
-    def last(self) -> int:
-        """Number of batches of the run."""
-        steps = self.options.steps(self.sampler.batches_per_epoch)
-        return steps * self.options.gradient_accumulation_steps
+    def of_process(self) -> ShardSampler:
+        """The sampler of this process."""
+        assert isinstance(self.sampler, ShardSampler)
+        return self.sampler
+
+    def _reader_of(self, sampler: ShardSampler) -> WindowReader:
+        """Return the reader of a process."""
+        if self.reader is None or self.reader.sampler is not sampler:
+            options = self.options
+            steps = options.steps(sampler.batches_per_epoch)
+            # Every process draws its share of the documents from its own window.
+            last = options.sampled * (sampler.rank + 1) // sampler.processes
+            count = last - options.sampled * sampler.rank // sampler.processes
+            draws = Draws(count, options.sampled_power, options.seed + (sampler.rank << 64))
+            batches = steps * options.gradient_accumulation_steps
+            self.reader = WindowReader(sampler, self.tower, draws, batches)
+        return self.reader
 
     def batch(self, rows: Tensor, number: int) -> Batch[Ragged]:
         """Return the tokens of chosen rows of one window."""
         self.known.forget()
         window, places = self._found(rows)
+        if self.reader is not None and number + 1 >= self.reader.batches:
+            self.reader = None  # nothing follows: free the window
         return window.examples.batch(places, number)
 
     def _found(self, rows: Tensor) -> tuple[TokenWindow, Tensor]:
         """Return the window of some rows, and their places in it."""
-        window = self.reader(self.sampler, int(rows[0]), self.last)
-        return window, rows % self.sampler.shards.count - window.of.first
+        sampler = self.of_process
+        window = self._reader_of(sampler)(int(rows[0]))
+        return window, rows % sampler.shards.count - window.of.first
 
     def called(self, rows: Tensor) -> list[str]:
         """Return the place of each pair, with the beginning of its query."""
@@ -218,8 +210,9 @@ class StreamedPairs(TrainingPairs):
     def content(self) -> Iterable[Tensor]:
         """Yield the tokens of the sample, the digest of all texts, and the training rows."""
         yield from super().content()
-        shards = self.sampler.shards
+        sampler = self.of_process
+        shards = sampler.shards
         # The number of processes decides who reads which row, so that no other number resumes.
-        yield torch.tensor([shards.digest >> 1, self.sampler.window_rows, self.sampler.processes])
+        yield torch.tensor([shards.digest >> 1, sampler.window_rows, sampler.processes])
         for bits in shards.bits:
             yield torch.from_numpy(bits.copy())

@@ -108,11 +108,6 @@ class TrainingPairs:
                 "mining.cross_encoder needs negatives, but the data has none: set mining.again"
             )
 
-    def deal(self, group: Group) -> bool:
-        """Take the rows of this process, and return True if batches are of these rows alone; rows
-        in memory are those of all processes."""
-        return False
-
     def batch(self, rows: Tensor, number: int) -> Batch[Ragged]:
         """Return the tokens of chosen pairs."""
         self.known.forget()  # a step may change the weights: free the vectors, whose memory it needs
