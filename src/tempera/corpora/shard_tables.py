@@ -75,33 +75,20 @@ def _parquet_file(path: Path) -> Iterator[Any]:
 
 
 def count_groups(path: Path) -> int:
-    """Return the number of row groups of a Parquet file, and 1 for a file of another format.
+    """Return the number of row groups of a Parquet file.
 
     Raises:
         DataError: an unreadable shard.
     """
-    if ending(path) != ".parquet":
-        return 1
     with _parquet_file(path) as file:
         return int(file.num_row_groups)
 
 
-def pieces_of_group(
-    path: Path, group: int, columns: Sequence[str] | None = None, rows: int = ROWS
-) -> Iterator[ShardPiece]:
-    """Yield the rows of one of the groups that `count_groups` counts, at most `rows` at once.
-
-    Raises:
-        DataError: an unreadable shard.
-    """
-    if ending(path) == ".parquet":
-        yield from _of_parquet(path, columns, rows, group)
-        return
-    yield from pieces(path, columns, rows)
-
-
 def pieces(
-    path: Path, columns: Sequence[str] | None = None, rows: int = ROWS
+    path: Path,
+    columns: Sequence[str] | None = None,
+    rows: int = ROWS,
+    group: int | None = None,
 ) -> Iterator[ShardPiece]:
     """Yield the rows of a shard in order, at most `rows` at once.
 
@@ -112,13 +99,14 @@ def pieces(
         path: of a local file.
         columns: to read; None reads all.
         rows: most rows of a piece.
+        group: the only row group of a Parquet file to read; None reads all.
 
     Raises:
         DataError: an unreadable shard.
     """
     kind = ending(path)
     if kind == ".parquet":
-        yield from _of_parquet(path, columns, rows)
+        yield from _of_parquet(path, columns, rows, group)
         return
     if kind == ".arrow":
         yield from _of_arrow(path, rows)
@@ -130,7 +118,7 @@ def pieces(
 
 
 def _of_parquet(
-    path: Path, columns: Sequence[str] | None, rows: int, only: int | None = None
+    path: Path, columns: Sequence[str] | None, rows: int, only: int | None
 ) -> Iterator[ShardPiece]:
     """Yield the rows of all row groups, or of one."""
     import pyarrow.parquet as parquet

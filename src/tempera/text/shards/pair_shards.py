@@ -1,5 +1,5 @@
-"""Pairs in shards, read a part at a time: a row group of a Parquet file, or a whole file of another
-format."""
+"""Pairs in shards, read a part at a time: a row group of a local Parquet file, or another whole
+file."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import pyarrow as pa
 
-from ...corpora.shard_files import CorpusShard, shards_of
-from ...corpora.shard_tables import count_groups, pieces, pieces_of_group
+from ...corpora.shard_files import CorpusShard, is_remote, shards_of
+from ...corpora.shard_tables import count_groups, pieces
 from ...errors import DataError
 from ...forms.roles import TABLE, Roles
 from ...forms.unfolded import Unfolding
 from ...tables.columns import Columns, ColumnsSoFar
 from ...tables.proposal import decision_table
-from ...tables.tables import TableBlock, refuse_repeated
+from ...tables.tables import TableBlock, ending, refuse_repeated
 from ..read.rows import rows_of
 from ..read.sources import PairsFile, TablePlan, checked_constants, plan_of
 
@@ -28,11 +29,11 @@ class ShardPart:
 
     Args:
         shard: the file.
-        group: number of the row group of a Parquet file; 0 in a file of another format.
+        group: number of the row group of a Parquet file; None is the whole file.
     """
 
     shard: CorpusShard
-    group: int
+    group: int | None = None
 
 
 class PairShards:
@@ -86,6 +87,9 @@ class PairShards:
         """
         parts = []
         for shard in self.shards:
+            if is_remote(shard.address) or ending(Path(shard.address)) != ".parquet":
+                parts.append(ShardPart(shard))  # whole: fetched, or parsed, once
+                continue
             with shard.file() as path:
                 for group in range(count_groups(path)):
                     parts.append(ShardPart(shard, group))
@@ -105,7 +109,7 @@ class PairShards:
         with part.shard.file() as path:
             blocks = (
                 TableBlock(piece.table, part.shard.address, piece.first + 1)
-                for piece in pieces_of_group(path, part.group, self.read)
+                for piece in pieces(path, self.read, group=part.group)
             )
             unfolded = map(self.unfolding, blocks)
             for block in checked_constants(unfolded, self.plan.constants, self.options.path):

@@ -146,8 +146,8 @@ class ShardSampler(DealtSampler):
         if least < max(_LEAST * share, self.batches_per_epoch):
             raise ConfigError(
                 f"{len(order)} parts of shards with {int(counts.max()):,} rows in the largest cannot be dealt out to "
-                f"{self.processes} processes: a part is a row group of Parquet or a whole other file; write more and smaller "
-                "ones, or start fewer processes"
+                f"{self.processes} processes: a part is a row group of a local Parquet file, or another whole file; write more "
+                "and smaller ones, or start fewer processes"
             )
         mine = order[owner[order] == self.rank]
         return DealtParts(mine, np.concatenate([[0], counts[mine].cumsum()]))
