@@ -273,6 +273,9 @@ class _Course:
         training."""
         self.seconds = time.perf_counter() - self.began
         self.records = len(self.prepared.log.records)
+        # No step follows, also none from a checkpoint that is left from here on. The moments take
+        # twice the memory of the weights.
+        self.state.optimizer.state.clear()
         if not self.group.main:
             return self.seconds
         self.best.restore(self.state.step)
