@@ -155,6 +155,30 @@ def test_the_sample_is_by_the_hashes_of_rows_and_bounded(
     assert set(found[0]) == {*smallest, *oracle["test"], *oracle["validation"]}
 
 
+def test_another_letter_weight_or_negative_is_another_digest(tmp_path: Path) -> None:
+    def digest(name: str, **changed: list[Any]) -> int:
+        table = {
+            "query": ["one thing", "two things", "three things"],
+            "doc": ["an answer", "another", "a third"],
+            "negative": ["no", "not", "none"],
+            "weight": [1.0, 1.0, 1.0],
+        }
+        (tmp_path / name).mkdir()
+        parquet.write_table(pa.table({**table, **changed}), tmp_path / name / "rows.parquet")
+        source = PairsFile(str(tmp_path / name), weight="weight", in_shards=True)
+        options = Evaluation(queries=0, validation=0)
+        return pair_survey.survey(source, options).shards.digest
+
+    digests = [
+        digest("same"),
+        digest("letter", query=["One thing", "two things", "three things"]),
+        digest("moved", query=["one thin", "gtwo things", "three things"]),
+        digest("weight", weight=[1.0, 2.0, 1.0]),
+        digest("negative", negative=["no", "not", "nothing"]),
+    ]
+    assert len(set(digests)) == 5 and digest("again") == digests[0]
+
+
 @pytest.mark.parametrize("processes", [1, 2, 3])
 @pytest.mark.parametrize("window", [40, 100, 10_000])
 def test_the_processes_together_see_each_row_once_a_pass(

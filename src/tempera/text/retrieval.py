@@ -82,7 +82,7 @@ class TextTask:
             )
         if is_in_shards(config.data):
             made_pairs = None
-            split = split_of_shards(config.data, config.evaluation, group)
+            split = split_of_shards(config.data, config.evaluation, group, cache)
         else:
             pairs, candidates = config.data.read(cache)
             made_pairs = pairs.made

@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,11 @@ class PairSurvey:
 
 
 def survey(
-    source: PairsFile, options: Evaluation, group: Group = ALONE, sample: int = SAMPLE
+    source: PairsFile,
+    options: Evaluation,
+    group: Group = ALONE,
+    sample: int = SAMPLE,
+    folder: Path | None = None,
 ) -> PairSurvey:
     """Read all pairs once, each process its part of them, and return the division; all processes
     call, and all have the same result.
@@ -66,6 +71,7 @@ def survey(
         options: `queries`, `validation`, `seed` and `shared_documents`.
         group: the processes.
         sample: number of distinct training rows to keep.
+        folder: for a file of 16 bytes a pair during the pass; None is that of temporary files.
 
     Raises:
         ConfigError: more than `MOST_HELD` queries to hold out.
@@ -75,7 +81,9 @@ def survey(
     shards = PairShards(source)
     named = _named_parts(source)
     drawn = {part: number for part, number in wanted.items() if part not in named}
-    with tempfile.TemporaryFile() as hashes:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as hashes:
         scan = _Scan(shards, drawn, options.seed, sample, hashes)
         scan.read(group)
         scan.share(group)
@@ -169,9 +177,9 @@ class _Scan:
         for table in self.shards.tables(self.shards.parts[number], self.dropped):
             pairs = Pairs(table)
             forms = np.stack([pairs.own_forms("query"), pairs.own_forms("doc")])  # [2, n]
-            written = np.ascontiguousarray(forms.T).tobytes()
-            digest.update(written)
-            self.hashes.write(written)
+            self.hashes.write(np.ascontiguousarray(forms.T).tobytes())
+            for content in _contents(pairs):
+                digest.update(content)
             count += len(table)
             self.text_bytes += table["query"].nbytes + table["doc"].nbytes
             query_keys = mixed(forms[0], self.seed)
@@ -186,19 +194,10 @@ class _Scan:
         """Take over what the other processes have found; each has the same afterwards."""
         if group.size == 1:
             return
-        for keeper in (self.queries, self.sample):
-            keys, table = keeper.rows()
-            if table is None:
-                table = pa.table({})
-            columns = {"key": pa.array(keys)}
-            of_all = _of_all(table.append_column("key", columns["key"]), group)
-            keeper.keys, keeper.tables = [], []
-            for each in of_all:
-                if len(each):
-                    keeper.add(each["key"].to_numpy(), each.drop_columns(["key"]))
+        self.queries = _smallest_of_all(self.queries, group)
+        self.sample = _smallest_of_all(self.sample, group)
         keys = pa.table({"query": [self.query_keys], "doc": [self.doc_keys]})
-        of_all = _of_all(keys, group)
-        for each in of_all:
+        for each in _of_all(keys, group):
             query = each["query"][0].values.to_numpy()
             doc = each["doc"][0].values.to_numpy()
             self.query_keys = merged_keys([self.query_keys, query], _COUNTED)
@@ -268,12 +267,6 @@ class _Scan:
         )
         every = pa.concat_tables(_of_all(pa.Table.from_pylist(records, schema), group))
         every = every.sort_by("part")
-        reasons = [{"reason": reason, "count": count} for reason, count in dropped.items()]
-        of_reasons = pa.schema({"reason": pa.string(), "count": pa.int64()})
-        total: Counter[str] = Counter()
-        for each in _of_all(pa.Table.from_pylist(reasons, of_reasons), group):
-            for record in each.to_pylist():
-                total[record["reason"]] += record["count"]
         pairs = every["pairs"].to_numpy()
         digest = xxhash.xxh3_64_intdigest(every["digest"].to_numpy().tobytes())
         training = TrainingShards(
@@ -284,7 +277,7 @@ class _Scan:
             digest,
             self.text_bytes / max(1, int(pairs.sum())),
             self.distinct,
-            dict(+total),
+            _total(dropped, group),
         )
         if not training.count:
             raise DataError(
@@ -292,6 +285,45 @@ class _Scan:
                 "hold out fewer queries (evaluation.queries, evaluation.validation), or set evaluation.shared_documents=keep"
             )
         return training
+
+
+def _smallest_of_all(mine: SmallestKeys, group: Group) -> SmallestKeys:
+    """Return the rows with the smallest keys of all processes; all processes call."""
+    keys, table = mine.rows()
+    if table is None:
+        table = pa.table({})
+    smallest = SmallestKeys(mine.most, mine.once)
+    for each in _of_all(table.append_column("key", pa.array(keys)), group):
+        if len(each):
+            smallest.add(each["key"].to_numpy(), each.drop_columns(["key"]))
+    return smallest
+
+
+def _total(dropped: Counter[str], group: Group) -> dict[str, int]:
+    """Return the counts of all processes by reason; all processes call."""
+    records = [{"reason": reason, "count": count} for reason, count in dropped.items()]
+    schema = pa.schema({"reason": pa.string(), "count": pa.int64()})
+    total: Counter[str] = Counter()
+    for each in _of_all(pa.Table.from_pylist(records, schema), group):
+        for record in each.to_pylist():
+            total[record["reason"]] += record["count"]
+    return dict(+total)
+
+
+def _contents(pairs: Pairs) -> Iterator[Any]:
+    """Yield the bytes of all that is trained on: the letters of the texts, their lengths, the
+    number of negatives of each row, and the weights."""
+    for texts in (pairs.table["query"], pairs.table["doc"], pairs.negative_texts):
+        for chunk in texts.chunks:
+            column = chunk.cast(pa.large_string())
+            _, offsets, letters = column.buffers()
+            ends = np.frombuffer(offsets, np.int64)[column.offset :][: len(column) + 1]
+            yield np.diff(ends).tobytes()
+            if letters is not None:
+                yield memoryview(letters)[ends[0] : ends[-1]]
+    yield pairs.negatives[1].tobytes()
+    if "weight" in pairs.table.column_names:
+        yield pairs.table["weight"].to_numpy().tobytes()
 
 
 def _in_order(table: pa.Table) -> pa.Table:

@@ -37,6 +37,7 @@ class SmallestKeys:
         self.bound = _LARGEST  # the largest key that may still be kept
         self.keys: list[Ids] = []
         self.tables: list[pa.Table] = []
+        self.pruned = 0  # rows after the latest pruning: keys may have many rows
 
     def add(self, keys: Ids, table: pa.Table) -> None:
         """Add rows, [n]."""
@@ -47,10 +48,8 @@ class SmallestKeys:
             return
         self.keys.append(keys[kept])
         self.tables.append(table.take(pa.array(kept)))
-        if sum(map(len, self.keys)) > 2 * max(self.most, self._least):
+        if sum(map(len, self.keys)) > 2 * max(self.most, self.pruned):
             self._prune()
-
-    _least = 0  # rows after the latest pruning: keys with many rows are not pruned at each addition
 
     def rows(self) -> tuple[Ids, pa.Table | None]:
         """Return the keys and the rows by rising key; rows of one key stay in their order. None for
@@ -72,7 +71,7 @@ class SmallestKeys:
         table = pa.concat_tables(self.tables, promote_options="default")
         self.keys = [keys[order]]
         self.tables = [table.take(pa.array(order)).combine_chunks()]
-        self._least = len(order)
+        self.pruned = len(order)
 
 
 def distinct_count(keys: Ids, most: int) -> int:

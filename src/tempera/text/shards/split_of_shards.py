@@ -4,6 +4,7 @@ shards."""
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeGuard
 
 import numpy as np
@@ -22,17 +23,20 @@ def is_in_shards(source: object) -> TypeGuard[PairsFile]:
     return isinstance(source, PairsFile) and source.in_shards
 
 
-def split_of_shards(source: PairsFile, options: Evaluation, group: Group = ALONE) -> Split:
+def split_of_shards(
+    source: PairsFile, options: Evaluation, group: Group = ALONE, folder: Path | None = None
+) -> Split:
     """Return the split of pairs in shards; all processes call.
 
     The rows in memory are those of held-out queries and a sample of the training rows, by whose
-    documents the held-out queries are judged. The rows to train on stay in the shards.
+    documents the held-out queries are judged. The rows to train on stay in the shards. During the
+    pass a file of 16 bytes a pair lies in `folder`.
 
     Raises:
         ConfigError: too many queries to hold out.
         DataError: unreadable shards, or nothing left to train on.
     """
-    surveyed = survey(source, options, group)
+    surveyed = survey(source, options, group, folder=folder)
     pairs, shards = surveyed.pairs, surveyed.shards
     if surveyed.known:
         options = replace(options, shared_documents="keep")
