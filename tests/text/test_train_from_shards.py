@@ -415,6 +415,26 @@ def test_shards_of_an_object_store_are_fetched_once_a_pass(tmp_path: Path) -> No
     assert remote.shards is not None and len(remote.shards.pairs) == 5
 
 
+def test_parts_without_a_pair_or_a_negative_are_read(tmp_path: Path) -> None:
+    rows = made_rows()[:200]
+    table = pa.table(
+        {
+            "query": [query for query, _ in rows],
+            # The rows of the second row group have no document, and are left out.
+            "doc": [None if 20 <= at < 40 else doc for at, (_, doc) in enumerate(rows)],
+            "negative": [None if at < 100 else f"wrong {at}" for at in range(200)],
+        }
+    )
+    (tmp_path / "pairs").mkdir()
+    parquet.write_table(table, tmp_path / "pairs" / "rows.parquet", row_group_size=20)
+    split = split_at(tmp_path / "pairs", queries=10, validation=0)
+    assert split.shards is not None and split.shards.pairs[1] == 0
+    assert split.dropped["rows without a text"] == 20 and split.count == 180
+    options = options_of(tmp_path / "pairs", batch_size=32)
+    options["evaluation"] = {"queries": 10, "validation": 0, "bm25": False}
+    assert train(options, tmp_path / "run").results["data"]["pairs"] == 180
+
+
 def test_a_transformer_trains_from_shards(tmp_path: Path) -> None:
     options = options_of(write(tmp_path / "pairs", made_rows(), 130), max_steps=3)
     options["tower"] = {

@@ -315,6 +315,8 @@ def _contents(pairs: Pairs) -> Iterator[Any]:
     number of negatives of each row, and the weights."""
     for texts in (pairs.table["query"], pairs.table["doc"], pairs.negative_texts):
         for chunk in texts.chunks:
+            if not len(chunk):
+                continue
             column = chunk.cast(pa.large_string())
             _, offsets, letters = column.buffers()
             ends = np.frombuffer(offsets, np.int64)[column.offset :][: len(column) + 1]
