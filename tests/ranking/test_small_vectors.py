@@ -73,15 +73,15 @@ def test_each_width_and_precision_is_judged_and_float32_is_the_ranking_itself() 
 
 
 def test_of_many_scores_fewer_queries_are_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempera.ranking.small_vectors._CELLS", 220 * 50)
+    monkeypatch.setattr("tempera.ranking.small_vectors._CELLS", 420 * 50)
     queries, docs, relevant = (
-        unit(400, seed=5),
+        unit(600, seed=5),
         unit(50, seed=6),
-        Relevant.of([[i % 50] for i in range(400)]),
+        Relevant.of([[i % 50] for i in range(600)]),
     )
     table = by_precision(queries, docs, relevant, METRICS, [24])
-    some = np.sort(np.random.default_rng(0).permutation(400)[:220])
+    some = np.sort(np.random.default_rng(0).permutation(600)[:420])
     expected = evaluate(top(queries, docs, 10)[1], relevant, METRICS)["ndcg@10"][some].mean()
-    assert table["queries"] == 220 and table["rows"][0]["metrics"]["ndcg@10"] == pytest.approx(
+    assert table["queries"] == 420 and table["rows"][0]["metrics"]["ndcg@10"] == pytest.approx(
         expected
     )

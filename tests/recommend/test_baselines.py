@@ -134,6 +134,21 @@ def test_ease_is_a_ridge_regression_of_each_item_on_the_others(
     close(Ease(regularisation, last, 1.0).fit(given).scores(histories(ASKED)), expected)
 
 
+@pytest.mark.parametrize("items", [1, 3, ITEMS, 99])
+def test_ease_of_some_items_is_that_of_their_events_alone(items: int) -> None:
+    given, kept = events(0)
+    x = counted(kept)
+    count = x.sum(0)
+    frequent = sorted(range(ITEMS), key=lambda j: (-count[j], j))[:items]
+    weights = np.zeros((ITEMS, ITEMS))
+    for j in frequent:
+        others = [i for i in frequent if i != j]
+        a = x[:, others]
+        weights[others, j] = np.linalg.solve(a.T @ a + 0.5 * np.eye(len(others)), a.T @ x[:, j])
+    expected = [[sum(weights[i, j] for i in row) for j in range(ITEMS)] for row in ASKED]
+    close(Ease(0.5, None, 1.0, items).fit(given).scores(histories(ASKED)), expected)
+
+
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 @pytest.mark.parametrize("window", [1, 2, 30])
 @pytest.mark.parametrize(

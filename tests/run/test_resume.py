@@ -33,6 +33,7 @@ from tempera.errors import DataError, OutputError
 from tempera.run import resume as checkpoints
 from tempera.run.fit import _Course
 from tempera.run.train import train
+from tempera.text.shards.shard_sampler import ShardSampler
 from tempera.towers.static import Static
 
 TIMES = {"seconds", "replaying", "peak_memory_bytes"}  # of metrics.json
@@ -72,6 +73,18 @@ def text_options(pairs: Path, **train_options: Any) -> dict[str, Any]:
         },
         "evaluation": {"queries": 40, "validation": 0, "bm25": False},
     }
+
+
+def in_shards(pairs: Path, folder: Path) -> dict[str, Any]:
+    """Pairs in shards of 64, in row groups of 16, whose rows are shuffled in many windows a pass."""
+    rows = [json.loads(line) for line in pairs.read_text().splitlines()]
+    (folder / "shards").mkdir()
+    for start in range(0, len(rows), 64):
+        table = pa.Table.from_pylist(rows[start : start + 64])
+        parquet.write_table(table, folder / "shards" / f"{start:04d}.parquet", row_group_size=16)
+    options = text_options(folder / "shards", made_rows=1)
+    options["data"]["in_shards"] = True
+    return options
 
 
 def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
@@ -119,6 +132,7 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
                 "temperature": 0.1,
             },
         },
+        "shards": in_shards(pairs, folder),
         "curated": text_options(pairs, guide=str(teacher), select=0.6, select_by="learnability"),
         "features": {
             "data": {"source": "interactions", "path": str(path), "split": "leave_last_out"},
@@ -146,6 +160,7 @@ KINDS = (
     "guided",
     "taught",
     "curated",
+    "shards",
     "features",
 )
 
@@ -165,7 +180,9 @@ def whole_of(
 
     @cache
     def whole(kind: str) -> dict[str, Any]:
-        return left(train(options_of[kind], tmp_path_factory.mktemp("whole") / "run").folder)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ShardSampler, "window_rows", 70)
+            return left(train(options_of[kind], tmp_path_factory.mktemp("whole") / "run").folder)
 
     return whole
 
@@ -197,6 +214,7 @@ def test_a_run_that_goes_on_is_the_run_that_was_never_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = options_of[kind]
+    monkeypatch.setattr(ShardSampler, "window_rows", 70)
     for steps in (7, 9):  # the second start goes on from a checkpoint and is broken off too
         with monkeypatch.context() as patch:
             stop_after(patch, steps)

@@ -59,7 +59,7 @@ class CorpusShard:
         now = _shard(self.name, self.address)
         if (now.size, now.state) != (self.size, self.state):
             raise DataError(
-                f"{self.address} was changed while it was read: encode the corpus again when nobody writes to it"
+                f"{self.address} was changed while it was read: run the command again when nobody writes to it"
             )
 
 

@@ -74,8 +74,21 @@ def _parquet_file(path: Path) -> Iterator[Any]:
         ) from None
 
 
+def count_groups(path: Path) -> int:
+    """Return the number of row groups of a Parquet file.
+
+    Raises:
+        DataError: an unreadable shard.
+    """
+    with _parquet_file(path) as file:
+        return int(file.num_row_groups)
+
+
 def pieces(
-    path: Path, columns: Sequence[str] | None = None, rows: int = ROWS
+    path: Path,
+    columns: Sequence[str] | None = None,
+    rows: int = ROWS,
+    group: int | None = None,
 ) -> Iterator[ShardPiece]:
     """Yield the rows of a shard in order, at most `rows` at once.
 
@@ -86,13 +99,14 @@ def pieces(
         path: of a local file.
         columns: to read; None reads all.
         rows: most rows of a piece.
+        group: the only row group of a Parquet file to read; None reads all.
 
     Raises:
         DataError: an unreadable shard.
     """
     kind = ending(path)
     if kind == ".parquet":
-        yield from _of_parquet(path, columns, rows)
+        yield from _of_parquet(path, columns, rows, group)
         return
     if kind == ".arrow":
         yield from _of_arrow(path, rows)
@@ -103,29 +117,38 @@ def pieces(
         first += len(table)
 
 
-def _of_parquet(path: Path, columns: Sequence[str] | None, rows: int) -> Iterator[ShardPiece]:
+def _of_parquet(
+    path: Path, columns: Sequence[str] | None, rows: int, only: int | None
+) -> Iterator[ShardPiece]:
+    """Yield the rows of all row groups, or of one."""
     import pyarrow.parquet as parquet
 
     groups: list[int] = []  # of each table so far
+    before = 0  # rows of the groups before the only one
 
     def parse(place: Path) -> Iterator[pa.Table]:
+        nonlocal before
         first = 1
         with parquet.ParquetFile(place, memory_map=True) as file:
+            chosen = range(file.num_row_groups)
+            if only is not None:
+                chosen = range(only, only + 1)
+                before = sum(file.metadata.row_group(group).num_rows for group in range(only))
             if columns is not None:
                 wanted = [name for name in columns if name in file.schema_arrow.names]
             else:
                 wanted = None
-            for group in range(file.num_row_groups):
+            for group in chosen:
                 for batch in file.iter_batches(rows, row_groups=[group], columns=wanted):
                     table = pa.Table.from_batches([batch])
-                    valid(table, str(place), first)
+                    valid(table, str(place), before + first)
                     first += len(table)
                     groups.append(group)
                     yield table
 
     for block in blocks_of(path, parse):
         if len(block.table):
-            yield ShardPiece(block.table, groups[-1], block.first - 1)
+            yield ShardPiece(block.table, groups[-1], before + block.first - 1)
 
 
 def _of_arrow(path: Path, rows: int) -> Iterator[ShardPiece]:

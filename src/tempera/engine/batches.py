@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,6 +31,24 @@ class Sampler(Protocol):
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
         """Yield the rows of the batches first, first + 1, ... last - 1 of the whole run, without
         drawing earlier batches."""
+
+
+class DealtSampler(ABC):
+    """Deal the rows of each batch out to processes: a batch has the rows of one process alone."""
+
+    @property
+    @abstractmethod
+    def batches_per_epoch(self) -> int:
+        """Number of batches in one pass over the data, the same for all processes."""
+
+    @abstractmethod
+    def __call__(self, first: int, last: int) -> Iterator[Tensor]:
+        """Yield the rows of the process in the batches first, first + 1, ... last - 1 of the whole
+        run, without drawing earlier batches."""
+
+    @abstractmethod
+    def of_process(self, rank: int, processes: int) -> DealtSampler:
+        """Return the sampler of one of several processes."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +110,7 @@ class Examples:
     teacher: Vectors | None = None  # a teacher's vectors of k texts of a role, [k, T]
     # The temperature of a batch of some rows; None is the temperature of the objective.
     temperature: Callable[[Tensor], float | None] | None = None
+    processes: int = 1  # each brings as many pairs and draws to a batch; 1 has the whole batch
 
     def __len__(self) -> int:
         return len(self.query)
@@ -152,15 +172,16 @@ class Examples:
         """Return the batch of the chosen rows, with the documents drawn in step `step`."""
         query = self.query[rows]
         doc = self.doc[rows]
+        pairs = len(rows) * self.processes
         sampled = None
         if self.draws.count:
             drawn = self.draws(self.ends, step)
-            sampled = self._documents("sampled", drawn, self.id_of_doc[drawn], len(rows))
-        logq = expected_logq(len(rows), self.query_frequency[query])
+            sampled = self._documents("sampled", drawn, self.id_of_doc[drawn], pairs)
+        logq = expected_logq(pairs, self.query_frequency[query])
         query_side = Side(self.queries[query], self.query_ids[rows], logq)
         return Batch(
             query=self._with_vectors(query_side, "query", query),
-            doc=self._documents("doc", doc, self.doc_ids[rows], len(rows)),
+            doc=self._documents("doc", doc, self.doc_ids[rows], pairs),
             negatives=self._negatives(rows),
             sampled=sampled,
             weight=None if self.weight is None else self.weight[rows],
@@ -175,14 +196,15 @@ class Examples:
         negatives = self.negatives[rows]
         docs = negatives.values
         ids = None if self.all_ids is None else self.all_ids[docs]
-        side = self._documents("negatives", docs, ids, len(rows))
+        side = self._documents("negatives", docs, ids, len(rows) * self.processes)
         return replace(side, owner=torch.repeat_interleave(negatives.lengths))
 
     def _documents(self, role: Role, docs: Tensor, ids: Tensor | None, pairs: int) -> Side[Ragged]:
         """Return documents in a role, with ids, logq and vectors of other models, for a batch of so
         many pairs."""
         drawn = self.proposal[docs] if self.draws.count else None
-        logq = expected_logq(pairs, self.doc_visits[docs], self.draws.count, drawn)
+        count = self.draws.count * self.processes
+        logq = expected_logq(pairs, self.doc_visits[docs], count, drawn)
         return self._with_vectors(Side(self.docs[docs], ids, logq), role, docs)
 
     def _with_vectors(self, side: Side[Ragged], role: Role, texts: Tensor) -> Side[Ragged]:

@@ -21,6 +21,7 @@ from ..text.judge.lexical import Settings
 from ..text.judge.tasks import RetrievalTask
 from ..text.read.pairs import Rows
 from ..text.read.sources import Given
+from ..text.shards.split_of_shards import is_in_shards, split_of_shards
 from ..text.train.split import Split, hold_out
 from ..towers.saved import EVALUATED, fingerprint, model_folder
 from ..towers.stamp import Kept
@@ -62,8 +63,11 @@ def read_split_again(run: Path, instead: str) -> tuple[Split, Config]:
     if isinstance(config.data, Given):
         raise DataError(f"{run} was trained on an object of Python, which is gone: {instead}")
     try:
-        pairs, candidates = config.data.read(None)
-        split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
+        if is_in_shards(config.data):
+            split = split_of_shards(config.data, config.evaluation)
+        else:
+            pairs, candidates = config.data.read(None)
+            split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
     except DataError as error:
         raise DataError(
             f"the data of {run} cannot be read again: {error}; call this where the run was trained, put the data back, or {instead}"
@@ -90,7 +94,7 @@ def _changes(run: Path, split: Split) -> list[str]:
     """
     document = Run(run).results
     then = document["data"]
-    now = {"pairs": split.count, "corpus": len(split.corpus), "train": len(split.train)}
+    now = {"pairs": split.count, "corpus": len(split.corpus), "train": split.trained_count}
     changed = []
     for name, count in now.items():
         if then[name] != count:

@@ -55,6 +55,10 @@ def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     detected = _detected(path, options)
     result = {**detected, **options}
+    if options.get("in_shards") and result["source"] != "pairs":
+        raise DataError(
+            f"{path} is read as {result['source']}, and only pairs of texts are trained from shards: remove data.in_shards"
+        )
     metadata = options.get("metadata")
     if "metadata" in detected and isinstance(metadata, list | tuple):
         result["metadata"] = list(dict.fromkeys([*metadata, *detected["metadata"]]))

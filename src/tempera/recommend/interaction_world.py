@@ -38,7 +38,7 @@ def default_tower(section: Mapping[str, Any]) -> str:
 
 
 def read_task(
-    config: Config, reading: Config, cache: Path, vectors: Path, phases: Phases
+    config: Config, reading: Config, cache: Path, vectors: Path, phases: Phases, group: Group
 ) -> InteractionTask:
     """Return the task of a run on interactions.
 
@@ -48,6 +48,7 @@ def read_task(
         cache: folder of the run for the timeline.
         vectors: for texts.
         phases: for texts.
+        group: for texts.
     """
     return InteractionTask.read(config, cache)
 

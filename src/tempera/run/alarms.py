@@ -281,7 +281,8 @@ def within_memory(kept: Checkpoints) -> Iterator[None]:
         raise TemperaError(
             "out of memory: lower train.cache_memory and train.micro_batch_tokens (what the towers "
             "take), train.batch_size, evaluation.corpus, or the size of the tower "
-            "(tower.dimensions, tower.vocabulary)"
+            "(tower.dimensions, tower.vocabulary); or train pairs of texts from shards "
+            "(data.in_shards=true)"
             f"{left} ({said[:120] or type(error).__name__})"
         ) from None
 

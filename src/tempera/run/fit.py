@@ -19,12 +19,14 @@ from torch import Tensor
 from ..arithmetic.abilities import free_bytes
 from ..core.batch import Batch, Role, divide
 from ..engine import loop
+from ..engine.batches import DealtSampler
 from ..engine.checkpoint import State
 from ..engine.faults import broken
 from ..engine.training_options import OF_A_MACHINE
 from ..errors import ConfigError, DataError, TemperaError
 from ..io.console import logger, progress_bar
 from ..parallel.digest import digest
+from ..parallel.distributed import Group
 from ..parallel.divided_tables import divided, release
 from ..parallel.shards import gather, refuse_compiled, shard
 from ..ranking.ranking import LEAST_TO_CHOOSE
@@ -36,6 +38,7 @@ from .announcement import announce
 from .best_weights import BestWeights
 from .prepare import Prepared
 from .resume import AGAIN, Checkpoints, Interruption, Position, Weights, interruptible
+from .task import Data
 
 # Options that may differ between processes: names of files (their contents are compared), what fits
 # a machine, and what the main process alone does.
@@ -82,6 +85,7 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
     facts = prepared.task.facts
     group = prepared.devices.group
     config.objective.to(group.device)
+    deal(prepared.task.data, group)
     start = _common_start(prepared)
     state = loop.begin(_trained_tower(prepared), config.objective, config.train, prepared.devices)
     has_looks = looks and facts.has_looks
@@ -123,6 +127,12 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
         looks_left_out=position.looks_left_out,
         keep=course.keep,
     )
+
+
+def deal(data: Data, group: Group) -> None:
+    """Give a process its own rows, where rows are dealt out to processes."""
+    if isinstance(data.sampler, DealtSampler):
+        data.sampler = data.sampler.of_process(group.rank, group.size)
 
 
 def _common_start(prepared: Prepared) -> str:
@@ -203,6 +213,8 @@ class _Course:
         self.options = prepared.config.train
         self.group = prepared.devices.group
         self.data = prepared.task.data
+        # True if batches hold the rows of this process alone.
+        self.is_dealt = isinstance(self.data.sampler, DealtSampler)
         self.budget = Budget(prepared.config.evaluation.budget, position.evaluating, position.look)
         self.alarms = Alarms(prepared.log)
         self.began = 0.0  # seconds; earlier by the training of an interrupted run
@@ -250,7 +262,9 @@ class _Course:
         for number, chosen in rows:
             batch, *made = self.data.batches(chosen, number, number / last)
             beside += made
-            yield divide(batch, self.group.rank, self.group.size)
+            if not self.is_dealt:
+                batch = divide(batch, self.group.rank, self.group.size)
+            yield batch
         for made_batch in beside:
             yield divide(made_batch, self.group.rank, self.group.size)
 
@@ -259,6 +273,9 @@ class _Course:
         training."""
         self.seconds = time.perf_counter() - self.began
         self.records = len(self.prepared.log.records)
+        # No step follows, also none from a checkpoint that is left from here on. The moments take
+        # twice the memory of the weights.
+        self.state.optimizer.state.clear()
         if not self.group.main:
             return self.seconds
         self.best.restore(self.state.step)

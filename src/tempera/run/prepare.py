@@ -71,7 +71,9 @@ def prepare(
             task = shared.again(reading)
         else:
             store = vectors or folder / "vectors"
-            task = config.world.read_task(config, reading, folder / CACHE, store, phases)
+            task = config.world.read_task(
+                config, reading, folder / CACHE, store, phases, devices.group
+            )
         facts = task.facts
     # The data may decide options of the tower: a history of interactions without an order is
     # another one.

@@ -257,8 +257,8 @@ class Checkpoints:
             raise _damaged(folder, error) from None
         if position.data != data:
             raise DataError(
-                f"{folder} belongs to a run on other data, although the options are the same; remove "
-                f"{self.folder} to begin anew"
+                f"{folder} belongs to a run on other data, although the options are the same (pairs in "
+                f"shards go on with as many processes as before); remove {self.folder} to begin anew"
             )
         state.load(folder)
         return position, log, best

@@ -17,6 +17,7 @@ from ..engine.clock import Phases
 from ..errors import ConfigError
 from ..io.console import logger
 from ..mining.embed import StoredEmbeddings, embed_by
+from ..parallel.distributed import ALONE, Group
 from ..task.config import Config
 from ..task.evaluation import Part
 from ..task.rounds import Race
@@ -27,6 +28,8 @@ from ..towers.saved import model_folder
 from .judge.held_out import HeldOutQueries
 from .judge.text_showcase import TextShowcase
 from .read.pairs import TEST, VALIDATION, Pairs, Text
+from .shards.split_of_shards import is_in_shards, split_of_shards
+from .shards.streamed_pairs import StreamedPairs
 from .train.catalogue import Catalogue, stored
 from .train.frozen import IndexSide
 from .train.made_rows import SourceRows, takes_source
@@ -47,7 +50,8 @@ class TextTask:
     ) -> None:
         self.store = store
         self.limited = config.train.max_pairs is not None
-        self.data = TrainingPairs(config, texts, sampler, tower, store)
+        of_run = TrainingPairs if texts.split.shards is None else StreamedPairs
+        self.data = of_run(config, texts, sampler, tower, store)
         self.held_out = HeldOutQueries(config, self.data)
         self.showcase = TextShowcase(self.data, self.held_out)
 
@@ -58,6 +62,7 @@ class TextTask:
         cache: Path,
         store: Path,
         phases: Phases | None = None,
+        group: Group = ALONE,
     ) -> TextTask:
         """Read and divide the texts of a source, and keep their tokens in memory-mapped files in
         `cache`.
@@ -65,6 +70,7 @@ class TextTask:
         Args:
             store: folder for the vectors of guides, shared by neighbouring runs.
             phases: clock that counts the time for tokens.
+            group: the processes, which read pairs in shards together.
 
         Raises:
             ConfigError: a limit of the training pairs beside a training on the held-out pairs.
@@ -74,12 +80,16 @@ class TextTask:
                 f"train.max_pairs limits the training pairs, and train.refit={config.train.refit} adds those that are held out: "
                 "remove one of them"
             )
-        pairs, candidates = config.data.read(cache)
-        made_pairs = pairs.made
-        pairs = replace(pairs, made=None)  # the run needs the tokens of made rows alone
-        split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
-        catalogue = Catalogue.of(pairs, split.withheld)
-        config = config.settled(len(split.train), config.train.large_pays)
+        if is_in_shards(config.data):
+            made_pairs = None
+            split = split_of_shards(config.data, config.evaluation, group, cache)
+        else:
+            pairs, candidates = config.data.read(cache)
+            made_pairs = pairs.made
+            pairs = replace(pairs, made=None)  # the run needs the tokens of made rows alone
+            split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
+        catalogue = Catalogue.of(split.pairs, split.withheld)
+        config = config.settled(split.trained_count, config.train.large_pays)
         # A batch that is too large is refused here, before texts are read.
         sampler = sampler_of(config.data, catalogue, split, config.train)
         half = config.train.mixed_precision == "bf16"
@@ -114,7 +124,7 @@ class TextTask:
         """Return the tower's settings to try, by the number of pairs and the length of
         documents."""
         data = self.data
-        race: Race = config.tower.race(len(data.texts.split.train), data.spans.length)
+        race: Race = config.tower.race(data.texts.split.trained_count, data.spans.length)
         return race
 
     @cached_property
@@ -143,14 +153,14 @@ class TextTask:
         if part is not None:
             return self._extended_run(config, part)
         texts = self.data.texts
-        config = config.settled(len(texts.split.train), config.train.large_pays)
+        config = config.settled(texts.split.trained_count, config.train.large_pays)
         return self._untrained(config, texts)
 
     @property
     def refits(self) -> RefitPlan:
         """The parts for a second training, and the number of pairs of the second training."""
         split = self.data.texts.split
-        return RefitPlan(self._auto_parts, lambda part: len(split.extended(part).train))
+        return RefitPlan(self._auto_parts, lambda part: split.extended(part).trained_count)
 
     @property
     def _auto_parts(self) -> tuple[Part, ...]:
@@ -158,10 +168,15 @@ class TextTask:
 
         Validation joins with the test; validation joins alone where the user has named the test.
         Nothing joins where the user has named the validation, where `train.max_pairs` limits the
-        training, or where a row is any two texts and no pair.
+        training, where pairs are trained from shards, or where a row is any two texts and no pair.
         """
         pairs = self.data.texts.split.pairs
-        if self.limited or not pairs.paired or (pairs.part == VALIDATION).any():
+        if (
+            self.data.texts.split.shards is not None
+            or self.limited
+            or not pairs.paired
+            or (pairs.part == VALIDATION).any()
+        ):
             return ()
         if (pairs.part == TEST).any():
             return ("validation",)

@@ -29,6 +29,7 @@ from .read.pairs import Source
 from .read.sources import BeirFolder, Given, PairsFile
 from .read.text_files import TextFiles
 from .retrieval import TextTask
+from .shards.split_of_shards import is_in_shards
 from .train.made_rows import obstacle
 from .train.mixture import Mixture
 from .train.two_towers import DocSide, FrozenModel, Head, KeptIndex, QuerySide, TwoTowers
@@ -52,7 +53,7 @@ def default_tower(section: Mapping[str, Any]) -> str:
 
 
 def read_task(
-    config: Config, reading: Config, cache: Path, vectors: Path, phases: Phases
+    config: Config, reading: Config, cache: Path, vectors: Path, phases: Phases, group: Group
 ) -> TextTask:
     """Return the task of a run on texts.
 
@@ -62,8 +63,9 @@ def read_task(
         cache: folder of the run for texts and tokens.
         vectors: folder for the vectors of guides.
         phases: seconds of the run.
+        group: the processes.
     """
-    return TextTask.read(reading, cache, vectors, phases)
+    return TextTask.read(reading, cache, vectors, phases, group)
 
 
 def hand(options: Any, data: Any) -> Any:
@@ -93,6 +95,35 @@ def refuse_misfits(config: Config, fail: Fail) -> None:
         fail("train.made_rows", f"makes rows of documents, but {reason}: give 0")
     if is_unpaired:
         _refuse_without_teacher(config, fail)
+    if is_in_shards(config.data):
+        _refuse_whole_data(config, fail)
+
+
+def _refuse_whole_data(config: Config, fail: Fail) -> None:
+    """Refuse options that need all pairs in memory, for pairs that are trained from shards."""
+    train = config.train
+    why = "and pairs in shards (data.in_shards) are read a window of rows at a time"
+    if train.guide is not None:
+        fail("train.guide", f"needs its vectors of all texts, {why}: remove it")
+    if train.teacher is not None:
+        fail("train.teacher", f"needs its vectors of all texts, {why}: remove it")
+    if train.batch_sampler != "shuffled":
+        fail("train.batch_sampler", f"{train.batch_sampler} plans with all rows, {why}: remove it")
+    if train.max_pairs is not None:
+        fail("train.max_pairs", f"draws among all pairs, {why}: give fewer shards")
+    if train.refit in ("validation", "all"):
+        fail(
+            "train.refit", f"{train.refit} adds held-out pairs to those in memory, {why}: give none"
+        )
+    if config.mining.cross_encoder is not None:
+        fail("mining.cross_encoder", f"judges the negatives of all pairs, {why}: remove it")
+    if isinstance(config.tower, TwoTowers):
+        fail("tower", f"keeps vectors of all documents, {why}: train a tower for both sides")
+    if config.data.keep:
+        fail(
+            "data.keep",
+            f"keeps columns of all documents, {why}: remove it, and name them in tempera encode --columns",
+        )
 
 
 def _refuse_without_teacher(config: Config, fail: Fail) -> None:
@@ -194,7 +225,7 @@ def mines(task: TextTask, config: Config) -> bool:
     """
     mining = config.mining
     wanted = mining.again > 0 and config.base.uses_negatives and config.train.teacher is None
-    if not wanted or task.data.rows.negatives is not None:
+    if not wanted or task.data.rows.negatives is not None or task.data.window:
         return False
     if mining.faiss is not None:  # a wrong one is refused before the training
         index_of(mining.faiss, task.data.vectors(np.zeros(1, np.int64)).shape[1])

@@ -29,7 +29,10 @@ Table = Any  # sparse rows of items by items, [c, c]; of EASE a dense array
 SPARSE = 200_000  # items: more have too many pairs for a sparse table
 DENSE = 20_000  # items: a dense table of them takes 1.6 GB
 _CELLS = 1 << 22  # pairs of items that are counted at once
-_SOLVED = 5_000  # items, without an order; with more, EASE has one regularisation
+# Items of EASE while its settings are chosen. Of more, the most frequent are solved: the time rises
+# with their third power, and settings of histories are about the same. Without an order, EASE has
+# one regularisation for more items.
+SOLVED = 5_000
 _AGAIN = 2_000_000  # training events; with more, a table is counted only once
 
 
@@ -161,6 +164,8 @@ class Ease:
     times decay^(places from its end).
 
     Args:
+        items: number of items of X, those with most training events; the others have no weights.
+            None is all.
         regularisation: towards 0, in counts.
         last: as for `ItemKNN`. Steck takes the whole history; for the next item the latest few say
             more.
@@ -170,6 +175,7 @@ class Ease:
     regularisation: Annotated[float, Field(gt=0)] = 1000.0
     last: Count | None = 10
     decay: Annotated[float, Field(gt=0, le=1)] = 0.8
+    items: Count | None = None
 
     @property
     def most(self) -> float:
@@ -179,27 +185,43 @@ class Ease:
     def fit(self, events: Observed) -> ItemToItem:
         """Invert a table of items by items: seconds for 3,000 items, and eight times as long for
         twice as many."""
-        table = events.once("EASE", [self.regularisation], lambda: self._weights(events))
+        items = min(events.items, self.items or events.items)
+        table = events.once(
+            "EASE", [self.regularisation, items], lambda: self._weights(events, items)
+        )
         return ItemToItem(table, self.last, self.decay)
 
-    def _weights(self, events: Observed) -> Table:
-        """Return B, [c, c]."""
-        table = np.empty((events.items, events.items), np.float32, order="F")
-        for rows, gram in _products(_had(events, np.float32)):
+    def _weights(self, events: Observed, items: int) -> Floats:
+        """Return B, [c, c], of the items with most events."""
+        had = _had(events, np.float32)
+        if items == events.items:
+            return self._weights_of(had)
+        most_first = np.argsort(-events.counts, kind="stable")
+        frequent = np.sort(most_first[:items])
+        table = np.zeros((events.items, events.items), np.float32)
+        table[np.ix_(frequent, frequent)] = self._weights_of(had[:, frequent])
+        return table
+
+    def _weights_of(self, had: Table) -> Floats:
+        """Return B of X, [u, c] -> [c, c]."""
+        items = had.shape[1]
+        table = np.empty((items, items), np.float32, order="F")
+        for rows, gram in _products(had):
             table[:, rows] = gram.toarray().T  # X'X is symmetric
-        table[np.diag_indices(events.items)] += self.regularisation
+        table[np.diag_indices(items)] += self.regularisation
         table, failed = lapack.spotrf(table, lower=1, overwrite_a=1)  # Cholesky's factor, in place
         if failed:
             raise DataError(
                 f"EASE with a regularisation of {self.regularisation:g} cannot be solved: raise it"
             )
         table, _ = lapack.spotri(table, lower=1, overwrite_c=1)  # P, in the lower triangle alone
-        for column in range(events.items):
+        for column in range(items):
             table[column, column + 1 :] = table[column + 1 :, column]
         table = table.T  # the same numbers, row by row, as products need them
         table /= -table.diagonal()
         np.fill_diagonal(table, 0)
-        return table
+        weights: Floats = table
+        return weights
 
 
 @dataclass(frozen=True)
@@ -356,7 +378,7 @@ def grid(
         left_out |= {"neighbours", "window", "slope"}
     if not ordered:
         left_out |= {"last", "decay"}
-    if ordered or events.items > _SOLVED:
+    if ordered or events.items > SOLVED:
         left_out.add("regularisation")
     options = _GRID.get(system, {})
     return {name: values for name, values in options.items() if name not in left_out}

@@ -23,7 +23,18 @@ from ..read.timeline import Events, Timeline
 from ..train.encoders import Elapsed
 from ..train.training_events import TrainingEvents, aside_of
 from ..train.withheld import Withheld
-from .baselines import BASELINES, COUNTING, UNORDERED, Baseline, Observed, by_history, grid, tuned
+from .baselines import (
+    BASELINES,
+    COUNTING,
+    SOLVED,
+    UNORDERED,
+    Baseline,
+    Ease,
+    Observed,
+    by_history,
+    grid,
+    tuned,
+)
 from .cold import ColdItems, Means
 from .counts import Counting
 from .full_catalogue import Histories, Scores, inner, query_blocks
@@ -286,8 +297,11 @@ class LaterEvents:
             return float(self._metric(scores, events).mean())
 
         settings = grid(system, observed, self.events.timeline.ordered)
-        baseline = tuned(baseline, settings, score)
-        return baseline, score(baseline)
+        if isinstance(baseline, Ease):
+            chosen = tuned(replace(baseline, items=SOLVED), settings, score)
+            return replace(chosen, items=None), score(chosen)
+        chosen = tuned(baseline, settings, score)
+        return chosen, score(chosen)
 
     def _weighed(self, counting: Counting) -> Counting:
         """Return counts with the weight of the vectors that is best on validation, or with the

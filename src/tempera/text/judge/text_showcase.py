@@ -86,13 +86,15 @@ class TextShowcase:
         counts: dict[str, Any] = {
             "pairs": split.count,
             "dropped": self.data.dropped,
-            "train": len(split.train),
+            "train": split.trained_count,
             "validation": split.queries(split.validation),
             "queries": split.queries(split.test),
             "corpus": len(split.corpus),
         }
         if split.shared:
             counts["shared_documents"] = split.shared
+        if self.data.window:
+            counts["window"] = self.data.window
         if split.notes:
             counts["held_out"] = list(split.notes)
         first, *notes = split.lines()
@@ -100,7 +102,7 @@ class TextShowcase:
         if kept is not None:
             counts["kept"] = kept.sizes()
             notes += kept.lines()
-        notes += [made.note(), self._unread(), self._unranked()]
+        notes += [self.data.note, made.note(), self._unread(), self._unranked()]
         notes = [note for note in notes if note]
         return DataFacts(
             split.pairs.source,

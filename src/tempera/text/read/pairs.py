@@ -171,7 +171,7 @@ class Pairs:
         True
         """
         column_names = self.table.column_names
-        forms = {role: self._own_forms(role) for role in FORM}
+        forms = {role: self.own_forms(role) for role in FORM}
         if GIVEN["query"] in column_names:
             forms["query"] = _of_first(self.ids("query"), forms["query"])
         if GIVEN["doc"] in column_names or GIVEN["negatives"] in column_names:
@@ -187,7 +187,7 @@ class Pairs:
             forms["whole"] = np.where(at < 0, forms["doc"], forms["doc"][at])
         return forms
 
-    def _own_forms(self, role: str) -> Ids:
+    def own_forms(self, role: str) -> Ids:
         """Return the ids of the forms of a role's texts without their prompts, row after row."""
         ids = form_ids(self.side(role).texts)
         column = FORM[role]

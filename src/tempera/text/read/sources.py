@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ...errors import DataError
+from ...errors import ConfigError, DataError
 from ...forms.labels import advice, is_wrong
 from ...forms.proposed_roles import (
     ProposedRoles,
@@ -60,14 +60,26 @@ class PairsFile(Roles):
         validation: a file or folder of the validation's queries; None draws validation from the
             rows of `path`.
         test: a file or folder of the test's queries.
+        in_shards: train on more pairs than memory holds: `path` is a folder, a pattern or an address
+            of shards, of which each process of a training reads its own, a window of rows at a
+            time.
     """
 
     path: str
     validation: str | None = None
     test: str | None = None
+    in_shards: bool = False
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return all pairs; evaluation may use every pair."""
+        """Return all pairs; evaluation may use every pair.
+
+        Raises:
+            ConfigError: pairs in shards, which only a training reads.
+        """
+        if self.in_shards:
+            raise ConfigError(
+                "data.in_shards reads pairs shard by shard, which only a training on this one source does: remove it"
+            )
         parts = {}
         keeper = Keeper(self.keep)
         for part, path, part_folder in named_parts(self, self.path, folder):
@@ -301,9 +313,9 @@ def _pairs(
         is_further: True for a table beside the training rows, which may lack columns of `keep`.
     """
     where = options.path if isinstance(options, PairsFile) else "data"
-    first, table = _first_block(table)
+    first, table = first_block(table)
     refuse_repeated(first.table.column_names, where)
-    plan = _plan(first, options, where)
+    plan = plan_of(first, options, where)
     if not is_further:
         keeper.refuse_absent(first.table.column_names, plan.unfolding(first).table, where)
     roles = plan.roles
@@ -312,7 +324,7 @@ def _pairs(
     dropped = Counter[str]()
     rows = (
         rows_of(block, roles, so_far.columns, dropped, keeper)
-        for block in _checked_constants(unfolded, plan.constants, where)
+        for block in checked_constants(unfolded, plan.constants, where)
     )
     pairs = Pairs.distinct_of(rows, folder)
     if not len(pairs):
@@ -339,7 +351,7 @@ def _pairs(
     return replace(pairs, dropped=dict(dropped), source=source, about="\n".join(lines))
 
 
-def _first_block(blocks: Iterator[TableBlock]) -> tuple[TableBlock, Iterator[TableBlock]]:
+def first_block(blocks: Iterator[TableBlock]) -> tuple[TableBlock, Iterator[TableBlock]]:
     """Return the first block with rows, and all blocks again."""
     ahead, again = tee(blocks)
     for block in ahead:
@@ -349,7 +361,7 @@ def _first_block(blocks: Iterator[TableBlock]) -> tuple[TableBlock, Iterator[Tab
 
 
 @dataclass(frozen=True)
-class _TablePlan:
+class TablePlan:
     """The way to read a table, chosen by its first rows."""
 
     roles: PairsFile | Given
@@ -358,7 +370,7 @@ class _TablePlan:
     constants: Mapping[str, str]  # columns of scores that hold one value alone, with the value
 
 
-def _plan(first: TableBlock, roles: PairsFile | Given, where: str) -> _TablePlan:
+def plan_of(first: TableBlock, roles: PairsFile | Given, where: str) -> TablePlan:
     """Return the plan to read a table; roles are proposed if metadata holds "*".
 
     Args:
@@ -387,7 +399,7 @@ def _plan(first: TableBlock, roles: PairsFile | Given, where: str) -> _TablePlan
         proposal = proposed_roles(rows, strict, where)
     unfolding = unfolding.used(TABLE.chosen(vars(roles)))
     _refuse_unsaid(roles, proposal.of_table, rows, where)
-    return _TablePlan(roles, proposal, unfolding, constants)
+    return TablePlan(roles, proposal, unfolding, constants)
 
 
 def _refuse_unsaid(roles: Roles, of_table: TableProfile, rows: pa.Table, where: str) -> None:
@@ -444,7 +456,7 @@ def _constants(roles: Roles, of_table: TableProfile) -> dict[str, str]:
     return constants
 
 
-def _checked_constants(
+def checked_constants(
     blocks: Iterable[TableBlock], constants: Mapping[str, str], where: str
 ) -> Iterator[TableBlock]:
     """Pass on blocks, and refuse a block with a second value in a column of a single value."""

@@ -17,6 +17,7 @@ from ...io.ids import falling, form_ids, mixed
 from ...ranking.ranking import LEAST_TO_CHOOSE
 from ...task.evaluation import MOST, Evaluation, Part
 from ..read.pairs import FORM, RANKED, TEST, TRAIN, VALIDATION, Ids, Pairs, Rows
+from ..shards.training_shards import TrainingShards
 
 SHARES_QUERY = "pairs that hold a query of validation or test"
 SHARES_DOCUMENT = "pairs that hold a document of validation or test"
@@ -50,11 +51,22 @@ class Split:
     notes: tuple[str, ...] = ()  # sentences about the held-out queries
     # Negatives that are held-out texts, which nothing learns, [m]; empty without negatives.
     withheld: _Mask = field(default_factory=lambda: np.zeros(0, bool))
+    # The rows to train on, of pairs in shards; `train` is then a sample of them.
+    shards: TrainingShards | None = None
 
     @property
     def count(self) -> int:
         """Number of pairs, without the documents only for ranking."""
+        if self.shards is not None:
+            return int(self.shards.pairs.sum())
         return int((self.pairs.part != RANKED).sum())
+
+    @property
+    def trained_count(self) -> int:
+        """Number of pairs to train on."""
+        if self.shards is not None:
+            return self.shards.count
+        return len(self.train)
 
     @cached_property
     def digest(self) -> str:
@@ -123,7 +135,7 @@ class Split:
         """Return the first lines of a run, about the division of the pairs; `dropped` counts the
         lost pairs."""
         first = (
-            f"{quantity(self.count, 'pairs')}: {len(self.train):,} for training, {self.held_out} against "
+            f"{quantity(self.count, 'pairs')}: {self.trained_count:,} for training, {self.held_out} against "
             f"{quantity(len(self.corpus), 'documents')}"
         )
         if self.shared:

@@ -3,7 +3,7 @@ negatives."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from ...task.config import Config
 from ...towers.pair import Tower
 from ...towers.saved import similarity_of
 from ..read.pairs import Rows, Source
+from ..shards.shard_sampler import ShardSampler
 from .catalogue import Catalogue
 from .known_vectors import KnownVectors
 from .made_rows import MadeRows, SourceRows, Spans
@@ -68,6 +69,9 @@ class TrainingPairs:
     Args:
         store: folder for the vectors of a guide, shared by all runs beside this run.
     """
+
+    window = 0  # rows that are shuffled together; 0 is all
+    note = ""  # on the reading of rows
 
     def __init__(
         self,
@@ -176,13 +180,19 @@ class TrainingPairs:
         """Return the place, or else the number, of each pair, with the beginning of its query."""
         pairs = self.texts.split.pairs
         at = self.texts.split.train[rows.numpy()]
-        names = list[str]()
-        for row, place, query in zip(
-            at, pairs.texts("place", at), pairs.texts("query", at), strict=True
-        ):
-            beginning = " ".join(query.split())[:40]
-            names.append(f"{place or f'pair {row}'} ({beginning!r})")
-        return names
+        places = []
+        for row, place in zip(at, pairs.texts("place", at), strict=True):
+            places.append(place or f"pair {row}")
+        return named_rows(places, pairs.texts("query", at))
+
+
+def named_rows(places: Sequence[str], queries: Sequence[str]) -> list[str]:
+    """Return the place of each pair, with the beginning of its query."""
+    names = []
+    for place, query in zip(places, queries, strict=True):
+        beginning = " ".join(query.split())[:40]
+        names.append(f"{place} ({beginning!r})")
+    return names
 
 
 def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Examples:
@@ -228,19 +238,22 @@ def _warn_of_teachers_scale(teacher: Teacher, model: str) -> None:
 
 def sampler_of(
     source: Source, catalogue: Catalogue, split: Split, options: Training
-) -> Shuffled | NoDuplicates | Mixed:
+) -> Shuffled | NoDuplicates | Mixed | ShardSampler:
     """Return the sampler that puts training rows into batches.
 
     Raises:
         ConfigError: a batch of more rows than the training has.
     """
     rows, size = split.train, options.size
-    if size > len(rows) > 1:  # for one row `refuse_size` has the better message
+    count = split.trained_count
+    if size > count > 1:  # for one row `refuse_size` has the better message
         raise ConfigError(
-            f"train.batch_size is {size} and the data has {len(rows)} pairs to train on: give a batch_size of at "
-            f"most {len(rows)}, or more data, or hold out less: of {split.count:,} pairs, {split.held_out} are held out "
+            f"train.batch_size is {size} and the data has {count} pairs to train on: give a batch_size of at "
+            f"most {count}, or more data, or hold out less: of {split.count:,} pairs, {split.held_out} are held out "
             "(evaluation.validation, evaluation.queries)"
         )
+    if split.shards is not None:
+        return ShardSampler(split.shards, size, options.seed)
     if isinstance(source, Mixture):
         if options.batch_sampler != "shuffled":
             raise ConfigError(

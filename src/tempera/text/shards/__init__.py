@@ -1,0 +1,1 @@
+"""Training from pairs in shards: one pass that divides them, and windows of rows to train on."""
