@@ -32,6 +32,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,9 @@ def scifact(folder: Path) -> dict[str, Any]:
     return figures
 
 
-def events(name: str, options: list[str], folder: Path) -> dict[str, Any]:
-    """Return what a recommender without options reaches on each user's last item."""
-    words = [str(DATA / EVENTS[name]), "data.split=leave_last_out", *options]
+def events(name: str, refit: str, folder: Path) -> dict[str, Any]:
+    """Return what a recommender reaches on each user's last item, all settings chosen by the run."""
+    words = [str(DATA / EVENTS[name]), "data.split=leave_last_out", f"train.refit={refit}"]
     run = folder / "run"
     spent = trained(run, [*words, f"evaluation.metrics=[{METRIC},{HIT}]"])
     found = tempera.Run(run)
@@ -276,10 +277,10 @@ def main() -> None:
     options = parser.parse_args()
     parts: dict[str, Callable[[Path], dict[str, Any]]] = {"scifact": scifact}
     for name in EVENTS:
-        parts[name] = lambda folder, name=name: events(name, ["train.refit=none"], folder)
-        parts[name + LEARNED] = lambda folder, name=name: events(name, [], folder)
+        parts[name] = partial(events, name, "none")
+        parts[name + LEARNED] = partial(events, name, "validation")
     for name in PAIRS:
-        parts[name] = lambda folder, name=name: pairs(name, folder, options.rounds, options.peers)
+        parts[name] = partial(pairs, name, rounds=options.rounds, peers=options.peers)
     asked = options.parts.split(",")
     unknown = [name for name in asked if name not in parts]
     if unknown:
