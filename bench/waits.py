@@ -60,6 +60,15 @@ EVENTS = {
     "lastfm": "lastfm/interactions.parquet",
     "movielens-1m": "movielens-1m/interactions_canonical.parquet",
 }
+# Runs a command and prints its exit code, CPU seconds and highest memory. Started from here, the
+# command would inherit the highest memory of this process.
+LAUNCHER = """
+import json, os, subprocess, sys
+child = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(child.pid, 0)
+cpu = usage.ru_utime + usage.ru_stime
+print(json.dumps([os.waitstatus_to_exitcode(status), cpu, usage.ru_maxrss]))
+"""
 DEPTH = 10
 SEARCHED = 100_000  # documents
 SEARCHES = 5
@@ -132,17 +141,17 @@ def tempera(build: Path, words: list[str], threads: int | None = None) -> Spent:
         environment["OMP_NUM_THREADS"] = str(threads)
     command = [sys.executable, "-m", "tempera", *words]
     began = time.perf_counter()
-    child = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    launched = subprocess.run(
+        [sys.executable, "-S", "-c", LAUNCHER, *command],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
-    assert child.stderr is not None
-    said = child.stderr.read()
-    _, status, usage = os.wait4(child.pid, 0)
     wall = time.perf_counter() - began
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{said.decode()[-2000:]}")
-    return Spent(usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1024)
+    code, cpu, peak = json.loads(launched.stdout)
+    if code:
+        raise SystemExit(f"{' '.join(command)} failed:\n{launched.stderr[-2000:]}")
+    return Spent(cpu, wall, peak / 1024)
 
 
 def earlier_build(cache: Path) -> Path:

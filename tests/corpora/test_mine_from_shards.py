@@ -121,7 +121,7 @@ def test_folders_that_fit_no_mining_are_refused(
     answer = tempera("mine", transformer, pairs, *out, "--corpus", folder)
     refused(answer, "another model")
     answer = tempera("mine", tiny_run, pairs, *out, "--corpus", folder, "--faiss", "HNSW32")
-    refused(answer, "drop faiss")
+    refused(answer, "holds no index of an encoded corpus")
     encode(tiny_run, corpus, tmp_path / "bare")
     answer = tempera("mine", tiny_run, pairs, *out, "--corpus", tmp_path / "bare")
     refused(answer, "--columns text")

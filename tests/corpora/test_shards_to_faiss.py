@@ -127,7 +127,7 @@ def test_other_exports_of_shards_are_refused(
 ) -> None:
     folder = encoded.place.address
     refused(tempera("export", folder, "--to", "onnx"), "its shards are Parquet as they are")
-    refused(tempera("export", folder, "--to", "faiss", "--kind", "hnsw"), "drop --kind hnsw")
+    refused(tempera("export", folder, "--to", "faiss", "--kind", "hnsw"), "ivf_pq or ivf_fast")
     refused(tempera("export", folder, "--to", "faiss", "--width", 4), "drop them")
     small = encode(tiny_run, corpus / "part-0.parquet", tmp_path / "small")
     refused(tempera("export", small.place.address, "--to", "faiss"), "at least 256 rows")

@@ -3,8 +3,11 @@ added."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
+import numpy as np
 import pytest
 
 from tempera.engine import clock
@@ -30,3 +33,12 @@ def test_waiting_costs_no_cpu() -> None:
     with phases("wait"):
         time.sleep(0.2)
     assert phases.seconds()["wait"]["wall"] >= 0.2 > 2 * phases.seconds()["wait"]["cpu"]
+
+
+def test_the_peak_is_that_of_the_process_and_not_of_the_one_that_started_it() -> None:
+    """Linux hands the peak of a process on to a process that it starts without a copy of its
+    memory."""
+    large = np.ones(600 << 20, np.uint8)
+    code = "from tempera.engine.clock import peak_memory_bytes; print(peak_memory_bytes())"
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert len(large) > int(said.stdout) > 50 << 20

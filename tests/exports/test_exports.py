@@ -142,7 +142,8 @@ def test_parquet_holds_ids_and_vectors_and_finds_the_same(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "least"), [("hnsw", 0.99), ("ivf_pq", 0.3), ("int8", 0.95), ("binary", 0.75)]
+    ("kind", "least"),
+    [("hnsw", 0.99), ("ivf_pq", 0.3), ("ivf_fast", 0.2), ("int8", 0.95), ("binary", 0.75)],
 )
 def test_faiss_finds_nearly_the_same(run: Path, kind: str, least: float) -> None:
     pytest.importorskip("faiss")
@@ -248,7 +249,7 @@ def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     if pytest.importorskip("faiss"):
         with pytest.raises(
             ConfigError,
-            match="unknown approximate index 'flat'; choose one of hnsw, ivf_pq, int8, binary",
+            match="unknown approximate index 'flat'; choose one of hnsw, ivf_pq, ivf_fast, int8, binary",
         ):
             export(run, "faiss", kind="flat")
         with pytest.raises(

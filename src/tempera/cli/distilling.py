@@ -28,7 +28,8 @@ def distill(
     train.max_steps=600.
 
     Args:
-        model: model folder or run folder of the teacher.
+        model: model folder or run folder of the teacher, or a folder of vectors that it has
+            encoded.
         arguments: texts, and options of a configuration.
         output: run folder to write (default: runs/ and the name of the texts).
         overwrite: replace the run in --output; an interrupted run is resumed.
@@ -37,6 +38,7 @@ def distill(
     from ..engine.devices import start, stop
     from ..experiments.distill import distill as run_distillation
     from ..mining.embedder import rates
+    from ..mining.guide_source import GuideSource
 
     paths, overrides = sorted_out(arguments)
     if len(paths) != 1:
@@ -44,7 +46,8 @@ def distill(
     run = run_distillation(model, paths[0], output, overrides, overwrite)
     if start().group.main:
         queries = run.index.documents["text"][:_TRIED].to_pylist()
-        speeds = rates({"teacher": str(model), "trained": str(run.folder)}, queries)
+        teacher = str(GuideSource.of(model).folder)
+        speeds = rates({"teacher": teacher, "trained": str(run.folder)}, queries)
         document = {"output": str(run.folder.absolute()), **run.results}
         document["queries_per_second"] = speeds
         answer(document, as_json, lambda: print_run(document))

@@ -50,7 +50,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model, also against another model or BM25.
 
-    Differences are reported with confidence intervals.
+    Differences are reported with confidence intervals. Processes of torchrun divide the work.
 
     Args:
         model: model folder or run folder.
@@ -71,6 +71,7 @@ def evaluate(
         overwrite: replace the file of --per-query.
     """
     refuse_absent(model, against)
+    from ..engine.devices import joint_work
     from ..finished.held_out_set import evaluate_held_out, inputs_of
     from ..task.run_files import HISTORIES
     from ..text.judge import evaluate as judge
@@ -112,13 +113,18 @@ def evaluate(
         "exclude_self": exclude_self,
     }
     findings: list[Any]
-    if paths:
-        findings = judge.evaluate(model, *paths, split=split, roles=roles, index=index, **how)
-    else:
+    if not paths:
         refuse_split(split, "test")
         if index is not None:
             raise TemperaError("--index has the documents of DATA: give DATA")
-        findings = [evaluate_held_out(model, **how)]
+    with joint_work() as group:
+        how["group"] = group
+        if paths:
+            findings = judge.evaluate(model, *paths, split=split, roles=roles, index=index, **how)
+        else:
+            findings = [evaluate_held_out(model, **how)]
+    if not group.main:
+        return
     if per_query is not None:
         judge.write_per_query(per_query, findings, overwrite)
     documents = [finding.json() for finding in findings]
@@ -140,6 +146,7 @@ def _evaluate_events(
 ) -> None:
     """Evaluate a recommender on later interactions, or on the held-out interactions."""
     from ..artifacts.run_folder import Run
+    from ..engine.devices import joint_work
     from ..finished.held_out_events import evaluate_held_out_events, refuse_other_kind
     from ..finished.held_out_set import inputs_of
     from ..text.judge.evaluate import refuse_scores, write_per_query
@@ -152,12 +159,16 @@ def _evaluate_events(
         inputs = inputs_of(run) if file is None else [file]
         models = [run] if against is None else [run, against]
         refuse_scores(per_query, overwrite, inputs, models)
-    if file is None:
-        finding = evaluate_held_out_events(run, **judged)
-    else:
-        if against is not None:
-            refuse_other_kind(run, against)
-        finding = Run(run).evaluate(file, options=options, **judged)
+    if file is not None and against is not None:
+        refuse_other_kind(run, against)
+    with joint_work() as group:
+        judged["group"] = group
+        if file is None:
+            finding = evaluate_held_out_events(run, **judged)
+        else:
+            finding = Run(run).evaluate(file, options=options, **judged)
+    if not group.main:
+        return
     if per_query is not None:
         write_per_query(per_query, [finding], overwrite)
     document = {"model": str(run), **finding.json()}
@@ -184,8 +195,9 @@ def export(
         to: format: onnx, faiss, parquet, or beir: the held-out queries of a run with the answers,
             to judge further models by.
         output: folder to write (default: RUN/export/FORMAT).
-        kind: kind of FAISS index: hnsw (default), ivf_pq (the only one of a folder of vectors),
-            int8, or binary (signs, and int8 to rank the nearest again).
+        kind: kind of FAISS index: hnsw (default), ivf_pq (default of a folder of vectors),
+            ivf_fast (for mining in one), int8, or binary (signs, and int8 to rank the nearest
+            again).
         width: first numbers of each vector to keep (default: all).
         now: moment that ends the pauses of a recommender's users, in the form of the data's times
             (default: the latest time of the data).
@@ -234,6 +246,7 @@ def mine(
     cross_encoder: Path | None = None,
     cross_margin: float = 0.0,
     faiss: str | None = None,
+    recall: Annotated[float | None, typer.Option(min=0, max=1)] = None,
     cache: Path | None = None,
     mixed_precision: Literal["no", "auto"] = "no",
     overwrite: bool = False,
@@ -257,7 +270,10 @@ def mine(
             95 % of the score.
         cross_encoder: cross-encoder to check the negatives.
         cross_margin: relative margin of the cross-encoder's scores.
-        faiss: search by an index, e.g. HNSW32 (default: exactly).
+        faiss: search by an index, e.g. HNSW32; of a folder of vectors, the folder that export has
+            written (default: exactly).
+        recall: least share of the nearest documents that the index of a folder of vectors finds
+            (default: 0.9).
         cache: folder of vectors (default: vectors/ beside the output).
         mixed_precision: auto reads texts in bf16 where the processor multiplies bf16 fast.
         overwrite: replace the output.
@@ -266,6 +282,7 @@ def mine(
     from dataclasses import asdict
 
     from ..mining.hard_negatives import Mining
+    from ..text.train.mine import RECALL
     from ..text.train.mine import mine as run_mining
 
     options = Mining(negatives, skip, depth, absolute_margin, relative_margin, cross_margin)
@@ -273,6 +290,10 @@ def mine(
     refuse_split(split, "train", path, corpus)
     if cross_encoder is None and cross_margin != Mining.cross_margin:
         raise TemperaError("--cross-margin is of a cross-encoder: give one as --cross-encoder")
+    if recall is not None and (faiss is None or corpus is None):
+        raise TemperaError(
+            "--recall is of an index of a folder of vectors: give --corpus and --faiss"
+        )
     report = run_mining(
         model,
         path,
@@ -281,6 +302,7 @@ def mine(
         split=split,
         roles=roles,
         faiss=faiss,
+        recall=RECALL if recall is None else recall,
         mixed_precision=mixed_precision,
         corpus=corpus,
         cross_encoder=cross_encoder,

@@ -24,7 +24,7 @@ from ..io.untrusted import refuse_unsafe
 from ..ranking.filtered import top_among
 from ..ranking.nearest import top
 from ..tables.vector_files import COLUMNS, DOCUMENT, KEY, PREVIEW, TEXT, VECTOR, matrix
-from ..task.run_files import BEGINNING, GIVEN_ID
+from ..task.run_files import BEGINNING, DOCUMENTS, GIVEN_ID
 from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
 from . import approximate
@@ -44,7 +44,7 @@ Positions = NDArray[np.int64]
 # Rows that are read one by one sooner than the functions of Arrow load.
 _FEW_ROWS = 100
 _FILTERS = 32  # expressions whose documents an index remembers, a bit for each document
-_VECTORS, DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
+_VECTORS, _TABLE = "vectors.npy", "vectors.parquet"
 # Rows of a row group of Parquet. DuckDB reads row groups side by side, and needs half the time that
 # it takes for groups of a million rows.
 _ROWS = 1 << 15

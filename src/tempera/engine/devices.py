@@ -34,6 +34,7 @@ Wanted = Literal["auto", "no", "bf16", "fp16"]
 # Open MPI, MVAPICH.
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _YES = ("1", "true", "yes", "y", "on", "t")  # as accelerate reads its switches
+_LIVING = 30 * 24 * 3600.0  # seconds, longer than any work
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -192,6 +193,19 @@ def one_voice(group: Group) -> Iterator[None]:
         return
     with silenced(), open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
         yield
+
+
+@contextmanager
+def joint_work() -> Iterator[Group]:
+    """Give the processes of a launch to a block of work, which they divide and report with one
+    voice; they part at its end.
+
+    A process waits for the others without limit while they live: their parts may take hours.
+    """
+    group = start(timeout=_LIVING).group
+    with one_voice(group):
+        yield group
+    stop()
 
 
 def _leave(group: dist.ProcessGroup) -> None:

@@ -102,9 +102,11 @@ class Training:
             process cannot hold. The first process evaluates and saves whole tables.
         guide: folder of a saved model, or of a run, whose vectors the mask `guided` and `select`
             compare by; the vectors are cached in vectors/ beside the run, by model and content, so
-            each distinct text is embedded once.
-        teacher: folder of a saved model, or of a run, from whose vectors the model learns by
-            `objective.teacher`, or by its defaults; the vectors are cached as the guide's.
+            each distinct text is embedded once. A folder of `tempera encode` stands for its model,
+            with the vectors of all texts that it holds.
+        teacher: folder of a saved model, of a run, or of `tempera encode`, from whose vectors the
+            model learns by `objective.teacher`, or by its defaults; they are read and cached as the
+            guide's.
         ddp_timeout: seconds that a process waits for other processes before it gives up. The first
             process evaluates and writes alone while other processes wait.
         seed: random seed of the initial weights and the order of the rows; `evaluation.seed`

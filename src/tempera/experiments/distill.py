@@ -7,21 +7,24 @@ from pathlib import Path
 
 from ..arguments import refuse_other_kinds
 from ..artifacts.run_folder import Run
+from ..corpora.corpus_manifest import is_corpus
+from ..mining.guide_source import GuideSource
 from ..options import yaml_options as configuration
 from ..options.yaml_options import Options
 from ..run.recipe import train
 from ..run.train import default_output
-from ..towers.saved import model_folder
 
 
 def options_of(
     model: str | Path, texts: str | Path, overrides: str | Iterable[str] = ()
 ) -> Options:
     """Return the options of a run in which a model teaches a static tower on texts."""
+    folder = GuideSource.of(Path(model)).folder if is_corpus(model) else model
     own = {
         "recipe": "none",
         "data": {"source": "documents", "path": str(texts)},
-        "tower": {"kind": "static", "teacher": str(model), "dimensions": 256},
+        # The vectors of tokens need the model itself.
+        "tower": {"kind": "static", "teacher": str(folder), "dimensions": 256},
         # The precision in which the teacher reads on a CPU.
         "train": {"teacher": str(model), "mixed_precision": "auto"},
     }
@@ -39,7 +42,8 @@ def distill(
     run folder.
 
     Args:
-        model: folder of a saved model, or of a run.
+        model: folder of a saved model, of a run, or of an encoded corpus, whose model teaches by
+            the vectors that are there already.
         texts: what `data.source: documents` reads: a folder of texts, a table with a column of
             texts, or a BEIR folder.
         output: the folder to make; None is runs/ and the name of the texts.
@@ -55,6 +59,6 @@ def distill(
     ['untrained', 'teacher', 'trained', 'trained + BM25']
     """
     refuse_other_kinds(distill, locals())
-    model_folder(Path(model))  # raises before anything is read if there is no model
+    GuideSource.of(Path(model))  # raises before anything is read if there is no model
     options = options_of(model, texts, overrides)
     return train(options, output or default_output(texts), overwrite=overwrite)

@@ -38,7 +38,7 @@ def export(
     Args:
         run: a run folder; for ONNX also a model folder.
         output: the folder to write; None is RUN/export/onnx and so on.
-        kind: kind of FAISS index: hnsw (None), ivf_pq, int8, or binary.
+        kind: kind of FAISS index: hnsw (None), ivf_pq, ivf_fast, int8, or binary.
         users: writes a recommender's ONNX, the user tower and the items with vectors; or the users'
             vectors as Parquet.
         overwrite: replace an earlier export.

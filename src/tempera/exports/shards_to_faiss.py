@@ -14,13 +14,14 @@ import pyarrow as pa
 from ..corpora.many_shards import EncodedShards, sampled
 from ..corpora.shard_columns import ID
 from ..corpus.approximate import CODES, FILE, share_found, trained_ivf_pq, write_index
-from ..corpus.index import DOCUMENTS
 from ..errors import ConfigError, DataError, OutputError
 from ..io.atomic import EXPORTS, staged, write_mark
 from ..io.console import progress_bar
 from ..tables.vector_files import COLUMNS, TEXT
+from ..task.run_files import DOCUMENTS
 
 KIND = "ivf_pq"
+KINDS = (KIND, "ivf_fast")
 _SAMPLE = 1 << 28  # bytes of the vectors that the clusters and the codes are learned from
 _JUDGED = 200  # rows whose nearest rows are compared with exact ones
 
@@ -40,10 +41,11 @@ def export_shards(
 
     Args:
         output: the folder to write; None is FOLDER/export/faiss.
+        kind: ivf_pq, or ivf_fast for mining (see `corpus.approximate.write`).
         overwrite: replace an earlier export.
 
     Raises:
-        ConfigError: another format than faiss, or another kind than ivf_pq.
+        ConfigError: another format than faiss, or another kind than these.
         DataError: a shard is missing or damaged, or there are too few rows.
         MissingLibrary: faiss is not installed.
         OutputError: the output cannot be written.
@@ -53,8 +55,10 @@ def export_shards(
         raise ConfigError(
             f"an encoded corpus is exported to faiss, not to {to}: its shards are Parquet as they are"
         )
-    if kind != KIND:
-        raise ConfigError(f"an encoded corpus is exported as {KIND}: drop --kind {kind}")
+    if kind not in KINDS:
+        raise ConfigError(
+            f"an encoded corpus is exported as {' or '.join(KINDS)}, not as {kind}: drop --kind"
+        )
     if output is None and folder is None:
         raise OutputError(f"give a folder on this machine for the index of {shards.place.address}")
     if len(shards) < CODES:
@@ -74,7 +78,7 @@ def export_shards(
             "dimensions": shards.width,
             "kind": kind,
         }
-        _write_index(shards, new / FILE)
+        _write_index(shards, new / FILE, kind)
         _write_documents(shards, new / DOCUMENTS)
         queries = sampled(shards, _JUDGED)
         _, exact = shards.nearest(queries, 10)
@@ -83,9 +87,9 @@ def export_shards(
     return facts
 
 
-def _write_index(shards: EncodedShards, path: Path) -> None:
+def _write_index(shards: EncodedShards, path: Path, kind: str) -> None:
     """Write the index of all vectors, in which a row has its position in the corpus."""
-    index = trained_ivf_pq(sampled(shards, _SAMPLE // (4 * shards.width)), len(shards))
+    index = trained_ivf_pq(sampled(shards, _SAMPLE // (4 * shards.width)), len(shards), kind)
     with progress_bar("adding vectors", len(shards), "row") as bar:
         for block in shards.blocks():
             index.add(block.vectors)

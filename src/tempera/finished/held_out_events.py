@@ -11,6 +11,7 @@ from ..artifacts.run_folder import Run
 from ..errors import ConfigError, DataError
 from ..io.console import logger
 from ..options.build import config_of_run
+from ..parallel.distributed import ALONE, Group
 from ..ranking.metrics import listed
 from ..recommend.read.interactions import Interactions
 from ..recommend.recommendation import InteractionTask
@@ -33,6 +34,7 @@ def evaluate_held_out_events(
     against: str | Path | None = None,
     metrics: str | Sequence[str] = (),
     queries: int | None = None,
+    group: Group = ALONE,
 ) -> EventsFinding:
     """Evaluate a recommender once more on its held-out events, also beside another recommender.
 
@@ -46,6 +48,7 @@ def evaluate_held_out_events(
         metrics: names such as ndcg@10; empty is the metrics of the run.
         queries: largest number of queries of each protocol, drawn at random; None is the number in
             the run's own evaluation.
+        group: processes that divide the events, if each of them calls this with the same arguments.
 
     Raises:
         DataError: no recommender, data that have changed since or are gone, nothing held out, or
@@ -56,11 +59,11 @@ def evaluate_held_out_events(
     names = tuple(listed(metrics))
     if against is not None:
         refuse_other_kind(run, Path(against))
-    finding = _evaluate_again(run, names, queries)
+    finding = _evaluate_again(run, names, queries, group)
     if against is None:
         return finding
     names = next(iter(finding.reached[OURS[1]].values())).names
-    other = _evaluate_again(Path(against), names, queries)
+    other = _evaluate_again(Path(against), names, queries, group)
     return finding.against(other)
 
 
@@ -77,7 +80,9 @@ def refuse_other_kind(run: Path, against: Path) -> None:
         raise DataError(f"{run} is a recommender, and {against} is none: name another recommender")
 
 
-def _evaluate_again(run: Path, metrics: tuple[str, ...], queries: int | None) -> EventsFinding:
+def _evaluate_again(
+    run: Path, metrics: tuple[str, ...], queries: int | None, group: Group
+) -> EventsFinding:
     """Return the evaluation of one run; empty metrics are the run's own metrics."""
     document = Run(run).results
     task = _read_again(run, document, metrics, queries)
@@ -112,7 +117,7 @@ def _evaluate_again(run: Path, metrics: tuple[str, ...], queries: int | None) ->
         served = COUNTED
     return EventsFinding(
         Asked(events.timeline, test),
-        task.held_out.reached_again(document),
+        task.held_out.reached_again(document, group),
         counts,
         (facts.headline,),
         (),

@@ -16,6 +16,7 @@ from ..io.atomic import staged, write_mark
 from ..io.console import logger
 from ..mining.embedder import Reading
 from ..options.build import config_of_run
+from ..parallel.distributed import ALONE, Group
 from ..recommender.other_events import EventsFinding
 from ..task.run_files import HISTORIES
 from ..text.judge.evaluate import Finding, evaluate
@@ -37,6 +38,7 @@ def evaluate_held_out(
     k: Sequence[int] = (),
     exclude_self: bool = False,
     mixed_precision: Reading = "no",
+    group: Group = ALONE,
 ) -> Finding | EventsFinding:
     """Evaluate a run again by the held-out queries of the run, beside another run or model, query
     by query.
@@ -58,6 +60,7 @@ def evaluate_held_out(
         k: as in `evaluate`.
         exclude_self: as in `evaluate`.
         mixed_precision: as in `evaluate`.
+        group: as in `evaluate`.
 
     Raises:
         DataError: no run on texts, changed or missing data, no test, or a model for another index.
@@ -74,7 +77,7 @@ def evaluate_held_out(
         _refuse_for_recommender(run, "k", len(k) > 0)
         _refuse_for_recommender(run, "exclude_self", exclude_self)
         _refuse_for_recommender(run, "mixed_precision", mixed_precision != "no")
-        return evaluate_held_out_events(run, against, metrics)
+        return evaluate_held_out_events(run, against, metrics, group=group)
     model_folder(run)  # raises if this is no run on texts
     split, _ = read_split_again(run, "give data to evaluate it on")
     if not len(split.test):
@@ -96,6 +99,7 @@ def evaluate_held_out(
         k=k,
         exclude_self=exclude_self,
         mixed_precision=mixed_precision,
+        group=group,
     )
     return finding
 

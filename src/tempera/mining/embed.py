@@ -65,23 +65,35 @@ def embed_by(
     progress: str | None = None,
     half: bool = False,
     device: str = "auto",
+    kind: str = "",
 ) -> StoredEmbeddings:
     """Return vectors of texts by a saved model, whose inner products are the model's similarity.
 
     The model is loaded only if the store in `folder` lacks a vector. A transformer reads on a
-    device (see `engine.devices.named`), with `half` in bf16.
+    device (see `engine.devices.named`), with `half` in bf16; `kind` is as in `store_of`.
     """
     half = half and not is_static(model)
-    space = fingerprint(model)
-    if not reads_alike(model):
-        space += f"-{role}"
-    if half:
-        space += "-bf16-products"
-    if similarity_of(model) != "cosine":
-        space += "-dot"
     loaded = cache(lambda: read_by(model, role, half, device))
 
     def encode(missing: Sequence[str]) -> NDArray[np.float32]:
         return loaded()(missing)
 
-    return embed(Store(folder, space), texts, encode, progress)
+    return embed(store_of(model, role, folder, half, kind), texts, encode, progress)
+
+
+def store_of(model: Path, role: Role, folder: Path, half: bool, kind: str = "") -> Store:
+    """Return the store of a model's vectors of one role.
+
+    Args:
+        folder: of all stores.
+        half: a transformer computes in bf16.
+        kind: ends the name of a store in which vectors are rounded.
+    """
+    space = fingerprint(model)
+    if not reads_alike(model):
+        space += f"-{role}"
+    if half and not is_static(model):
+        space += "-bf16-products"
+    if similarity_of(model) != "cosine":
+        space += "-dot"
+    return Store(folder, space + kind)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol, get_args
@@ -16,12 +16,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..corpora.corpus_manifest import is_corpus
+from ..corpora.many_shards import EncodedShards
 from ..engine.devices import choose_precision, named
 from ..errors import ConfigError, DataError
 from ..io.console import progress_bar
 from ..io.ids import Ids, content_ids, form_ids
 from ..io.manifest import refuse_damaged
-from ..parallel.distributed import Group
+from ..parallel.distributed import ALONE, Group
 from ..ranking.nearest import refuse_not_finite
 from ..towers.saved import TRAINED, Encode, model_folder, similarity_of
 from ..towers.similarities import Similarity
@@ -102,11 +104,13 @@ class Model:
 
 def run_of(path: Path) -> Path:
     """Return the folder with the training texts of a model: the run around the model or its index,
-    or else the folder itself.
+    or else the folder itself; of an encoded corpus, those of its model.
 
     >>> run_of(Path("a/model/of/another/program"))
     PosixPath('a/model/of/another/program')
     """
+    if is_corpus(path):
+        path = Path(str(EncodedShards(str(path)).model["name"]))
     written = [path] if path.name.strip(".") else []  # the parent of ".." is another folder
     for place in (*written, path.resolve()):
         if (place / TRAINED).is_file():
@@ -159,8 +163,8 @@ def learned(models: Iterable[str | Path]) -> list[Ids]:
     return [ids for ids in known if ids is not None]
 
 
-def in_half(wanted: Reading) -> bool:
-    """Return True if texts are read in bf16: "auto" measures if bf16 pays.
+def in_half(wanted: Reading, group: Group = ALONE) -> bool:
+    """Return True if texts are read in bf16: "auto" measures if bf16 pays, on all processes.
 
     Raises:
         ConfigError: a precision in which no texts are read.
@@ -170,7 +174,7 @@ def in_half(wanted: Reading) -> bool:
             f"mixed_precision is {wanted!r}, in which no texts are read: give no, auto or bf16"
         )
     if wanted == "auto":
-        return choose_precision(wanted, Group(device=named("auto"))) == "bf16"
+        return choose_precision(wanted, replace(group, device=named("auto"))) == "bf16"
     return wanted == "bf16"
 
 
@@ -192,6 +196,15 @@ def rates(models: Mapping[str, str], texts: Sequence[str]) -> dict[str, float]:
         seconds = time.process_time() - began
         speeds[name] = round(len(queries) / max(seconds, 1e-6), 1)
     return speeds
+
+
+def encode_part(encode: Encode, texts: pa.ChunkedArray, what: str, part: slice) -> Vectors:
+    """Return vectors of a part of a column of texts, [n, D]; where the part is empty, the first
+    text is read for the width."""
+    count = part.stop - part.start
+    if not count:
+        return encode_all(encode, texts.slice(0, 1), what)[:0]
+    return encode_all(encode, texts.slice(part.start, count), what)
 
 
 def encode_all(encode: Encode, texts: pa.ChunkedArray, what: str) -> Vectors:

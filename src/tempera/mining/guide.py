@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +21,9 @@ from ..core.masks import TIE
 from ..engine.devices import named
 from ..errors import DataError
 from ..towers.cross import Judge, load_cross_encoder
-from ..towers.saved import fingerprint, model_folder
-from .embed import StoredEmbeddings, embed_by
+from ..towers.saved import fingerprint
+from .embed import StoredEmbeddings
+from .guide_source import GuideSource
 from .vectors import Store, keys_of_pairs
 
 _CLOSE = TIE * float(np.finfo(np.float32).eps)
@@ -63,15 +64,11 @@ class Guide:
         half: bool = False,
         device: str = "auto",
     ) -> Guide:
-        """Return a guide by a saved model or the model of a run, as `embed_by` reads; stored
-        embeddings in `folder` are reused."""
-        model = model_folder(model)
-        of_queries = embed_by(
-            model, "query", queries, folder, f"embedding queries with {called}", half, device
-        )
-        of_docs = embed_by(
-            model, "doc", docs, folder, f"embedding documents with {called}", half, device
-        )
+        """Return a guide by a saved model, the model of a run, or an encoded corpus, as
+        `GuideSource.embed` reads; stored embeddings in `folder` are reused."""
+        read = partial(GuideSource.of(model).embed, folder=folder, half=half, device=device)
+        of_queries = read("query", queries, progress=f"embedding queries with {called}")
+        of_docs = read("doc", docs, progress=f"embedding documents with {called}")
         return cls(of_queries, of_docs)
 
     def __call__(self, role: Role, rows: Tensor) -> Tensor:

@@ -19,10 +19,12 @@ from pydantic import Field
 from ..errors import ConfigError, DataError, is_whole, quantity, refuse_other
 from .embed import StoredEmbeddings
 from .guide import bound
+from .indexed_shards import QUERIES, IndexedShards
 from .search import Floats, Ints, Pairs, Search, exact
 from .shard_search import ShardDocuments
 from .shortfall import Report
 
+Documents = Floats | ShardDocuments | IndexedShards  # vectors by position
 Cross = Callable[[Pairs], NDArray[np.float32]]  # scores of pairs, [e]
 
 BLOCK = 1024  # queries at once
@@ -147,7 +149,7 @@ def mine(
 
 def mine_blocks(
     queries: Floats | StoredEmbeddings,
-    docs: Floats | ShardDocuments,
+    docs: Documents,
     answers: Pairs,
     options: Mining,
     itself: Ints | None = None,
@@ -156,7 +158,7 @@ def mine_blocks(
     first: int = 0,
 ) -> Iterator[Mined]:
     """Mine as `mine` does, `BLOCK` queries at a time from block `first` on: memory does not grow
-    with the queries."""
+    with the queries. A search in an index of shards has `QUERIES` blocks at once."""
     missing = np.setdiff1d(np.arange(len(queries)), answers[0])
     if len(missing):
         lost = quantity(len(missing), "queries have no answer")
@@ -164,33 +166,66 @@ def mine_blocks(
     if itself is None:
         itself = np.full(len(queries), -1)
     find = search
-    if isinstance(docs, ShardDocuments):
+    if isinstance(docs, ShardDocuments | IndexedShards):
         find = docs.search
     elif find is None:
         find = exact(docs)
-    for start in range(first * BLOCK, len(queries), BLOCK):
-        stop = min(start + BLOCK, len(queries))
-        of_block = slice(*np.searchsorted(answers[0], (start, stop)))
-        right = answers[0][of_block] - start, answers[1][of_block]
-        vectors = np.asarray(queries[start:stop], np.float32)
-        cross_of_block = None if cross is None else _shifted(cross, start)
-        yield _mine(vectors, docs, right, itself[start:stop], options, cross_of_block, find)
+    at_once = BLOCK * QUERIES if isinstance(docs, IndexedShards) else BLOCK
+    for start in range(first * BLOCK, len(queries), at_once):
+        stop = min(start + at_once, len(queries))
+        without = _without(_between(answers, start, stop), itself[start:stop])
+        searched = np.asarray(queries[start:stop], np.float32)
+        scores, positions = find(searched, options.depth, without)
+        for low in range(start, stop, BLOCK):
+            high = min(low + BLOCK, stop)
+            part = slice(low - start, high - start)
+            yield _mine(
+                searched[part],
+                docs,
+                (scores[part], positions[part]),
+                _between(answers, low, high),
+                itself[low:high],
+                options,
+                None if cross is None else _shifted(cross, low),
+            )
+
+
+def sampled_queries(
+    queries: Floats | StoredEmbeddings, answers: Pairs, itself: Ints, count: int
+) -> tuple[NDArray[np.float32], Pairs]:
+    """Return `count` queries at random, [min(count, q), D], and the pairs of a query and a document
+    that cannot be negatives, counted among these queries."""
+    draw = np.random.default_rng(0)
+    chosen = np.sort(draw.permutation(len(queries))[:count])
+    place = np.full(len(queries), -1)
+    place[chosen] = np.arange(len(chosen))
+    rows = place[answers[0]]
+    is_in = rows >= 0
+    without = _without((rows[is_in], answers[1][is_in]), itself[chosen])
+    return np.asarray(queries[chosen], np.float32), without
+
+
+def _between(answers: Pairs, start: int, stop: int) -> Pairs:
+    """Return the answers of the queries from `start` to `stop`, counted from `start`."""
+    part = slice(*np.searchsorted(answers[0], (start, stop)))
+    return answers[0][part] - start, answers[1][part]
 
 
 def _mine(
     queries: NDArray[np.float32],
-    docs: Floats | ShardDocuments,
+    docs: Documents,
+    nearest: tuple[NDArray[np.float32], Ints],
     answers: Pairs,
     itself: Ints,
     options: Mining,
     cross: Cross | None,
-    search: Search,
 ) -> Mined:
-    """Return the negatives of one block of queries."""
+    """Return the negatives of one block of queries, from the scores and positions of the nearest
+    documents, [q, depth] each."""
     answer_rows, answer_docs = answers
     right = np.einsum("ed,ed->e", queries[answer_rows], np.asarray(docs[answer_docs], np.float32))
     without = _without(answers, itself)
-    scores, positions = search(queries, options.depth, without)
+    scores, positions = nearest
     scores = scores[:, options.skip :]  # [q, r]
     positions = positions[:, options.skip :]
     live = positions >= 0

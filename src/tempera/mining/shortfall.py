@@ -34,6 +34,9 @@ class Report:
     # or by the ranks or the search that left too few candidates.
     short_by: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)  # unread rows of the files, by reason
+    # Share of the nearest documents that an index finds, of a sample of queries.
+    recall: float | None = None
+    cpu_seconds: float = field(default=0.0, compare=False)  # of all threads
 
     @classmethod
     def of(
@@ -106,11 +109,27 @@ class Report:
         lines.append(f"queries with too few negatives: {self.short:,} ({self.empty:,} have none)")
         for name, count in self.short_by.items():
             lines.append(f"  mostly because of {means.get(name, name)}: {count:,}")
+        if self.recall is not None:
+            lines.append(f"share of the nearest documents that the index finds: {self.recall:.1%}")
+        lines.append(f"CPU time: {cpu_time(self.cpu_seconds)}")
         return lines
 
 
+def cpu_time(seconds: float) -> str:
+    """Return the time of a CPU in words.
+
+    >>> cpu_time(7.4), cpu_time(5400)
+    ('7 seconds', '1.50 hours')
+    """
+    if seconds < 360:
+        return f"{seconds:,.0f} seconds"
+    return f"{seconds / 3600:,.2f} hours"
+
+
 def _plus(a: Any, b: Any) -> Any:
-    """Return the sum of numbers, or of dictionaries of numbers."""
+    """Return the sum of numbers, or of dictionaries of numbers; None is nothing."""
+    if a is None or b is None:
+        return b if a is None else a
     if not isinstance(a, dict):
         return a + b
     total = dict(a)

@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..core.batch import Batch, Role
@@ -134,6 +136,32 @@ class Group:
         columns = self._exchange({"query.rows": rows})
         parts = [each["query.rows"] for each in columns if "query.rows" in each]
         return torch.cat(parts).to(rows.device)
+
+    def part(self, count: int, unit: int = 1) -> slice:
+        """Return this process's part of `count` rows: parts follow one another in the order of the
+        processes, and begin at multiples of `unit` rows.
+
+        >>> [Group(rank, 2).part(7, unit=2) for rank in range(2)]
+        [slice(0, 4, None), slice(4, 7, None)]
+        """
+        units = -(-count // unit)
+        start = self.rank * units // self.size * unit
+        stop = (self.rank + 1) * units // self.size * unit
+        return slice(min(start, count), min(stop, count))
+
+    def all_gather_array(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the rows of all processes' arrays, in the order of the processes; the arrays have
+        one dtype and differ in their first dimension alone. They travel between the hosts' CPUs."""
+        if self.size == 1:
+            return rows
+        mine = torch.from_numpy(np.require(rows, requirements=["C", "W"]))
+        counts = torch.zeros(self.size, dtype=torch.int64)
+        counts[self.rank] = len(mine)
+        with self.together("the all-gather of an array"):
+            dist.all_reduce(counts, group=self.hosts)
+            if not mine.new_empty(int(counts.max()), *mine.shape[1:]).numel():
+                return np.empty((int(counts.sum()), *mine.shape[1:]), rows.dtype)
+            return _all_of(mine, counts, self.hosts).numpy()
 
     def all_reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sum the gradients of parameters over all processes, in place; once a step, after the
@@ -310,12 +338,12 @@ def _gradient_kind(parameter: nn.Parameter) -> int:
     return _SPARSE if parameter.grad.is_sparse else _DENSE
 
 
-def _all_of(mine: Tensor, counts: Tensor) -> Tensor:
+def _all_of(mine: Tensor, counts: Tensor, hosts: Any = None) -> Tensor:
     """Return the rows of all processes, from each process's number of rows."""
     padded = mine.new_zeros(int(counts.max()), *mine.shape[1:])
     padded[: len(mine)] = mine
     everyone = padded.new_empty(len(counts), *padded.shape)
-    dist.all_gather(list(everyone), padded)
+    dist.all_gather(list(everyone), padded, hosts)
     parts = [each[:count] for each, count in zip(everyone, counts.tolist(), strict=True)]
     return torch.cat(parts)
 

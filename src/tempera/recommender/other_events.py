@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..core.frame import Frame
 from ..errors import ConfigError, DataError, quantity
 from ..options.build import config_of_run
+from ..parallel.distributed import ALONE, Group
 from ..ranking.compare import Comparison
 from ..ranking.metrics import listed
 from ..recommend.judge.continued import Continued
@@ -213,6 +214,7 @@ def evaluate_events(
     queries: int | None = None,
     options: Sequence[str] = (),
     against: Recommender | None = None,
+    group: Group = ALONE,
 ) -> EventsFinding:
     """Rank the run's items for later events of a file: by popularity, counts, vectors, and counts
     and vectors.
@@ -229,14 +231,17 @@ def evaluate_events(
             data.time=when.
         against: another run with the same questions; the served systems are compared query by
             query.
+        group: processes that divide the questions, if each of them calls this with the same
+            arguments.
 
     Raises:
         DataError: unreadable data, data without questions, or different questions for the two runs.
         ConfigError: an unknown option or metric.
     """
     if against is not None:
-        first = evaluate_events(recommender, data, metrics, queries, options)
-        return first.against(evaluate_events(against, data, metrics, queries, options))
+        questions = data, metrics, queries, options
+        first = evaluate_events(recommender, *questions, group=group)
+        return first.against(evaluate_events(against, *questions, group=group))
     for option in options:
         name = option.partition("=")[0].strip()
         if name in _OWN or not name.startswith("data."):
@@ -279,7 +284,7 @@ def evaluate_events(
         reached[system] = {}
         for name, systems in scores.items():
             reached[system][name] = judge_events(
-                systems[system], events.test[name], events.timeline, counts, names
+                systems[system], events.test[name], events.timeline, counts, names, group=group
             )
     return _finding(recommender, later, events, total, reached)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ...errors import DataError
 from ...io.flat import spread
+from ...parallel.distributed import ALONE, Group
 from ...ranking.metrics import parsed
 from ...ranking.nearest import refuse_not_finite, top_of
 
@@ -145,6 +146,7 @@ def rank(
     k: int = 0,
     of: Ints | None = None,
     aside: Histories | None = None,
+    group: Group = ALONE,
 ) -> Ranks:
     """Rank each query's targets among all items, with the query's history left out and left in, in
     a single pass over the scores.
@@ -161,6 +163,7 @@ def rank(
         k: length of the lists in `Ranks.top`; 0 for no lists.
         of: [t] the query of each target, rising; None where each query has a single target.
         aside: items to leave out beside each query's history, q rows.
+        group: processes with the same arguments, each of which ranks a part of the queries.
 
     Raises:
         DataError: a code outside the catalogue, unequal numbers of histories and targets, nan among
@@ -179,7 +182,11 @@ def rank(
     excluded = np.empty(len(target), np.int64)
     queries = len(seen) if len(target) else 0
     top = np.full((queries, min(k, items)), -1)
+    # Parts begin where blocks begin: a block of one process has the scores of one alone.
+    mine = group.part(queries, block_size(items))
     for rows in query_blocks(queries, items):
+        if not mine.start <= rows.start < mine.stop:
+            continue
         block = _refuse_nan(scores(rows), rows)
         part = slice(*np.searchsorted(query, [rows.start, rows.stop]))  # of the targets
         code = target[part]
@@ -199,7 +206,13 @@ def rank(
             block[row[at], left_out] = -np.inf
             block[row, code] = own
             top[rows] = _list(block, k)
-    return Ranks(excluded, included, top, items)
+    targets = slice(*np.searchsorted(query, [mine.start, mine.stop]))
+    return Ranks(
+        group.all_gather_array(excluded[targets]),
+        group.all_gather_array(included[targets]),
+        group.all_gather_array(top[mine]),
+        items,
+    )
 
 
 def _left_out(query: Ints, seen: Histories, aside: Histories | None) -> tuple[Ints, Ints]:
@@ -282,10 +295,15 @@ def _check(items: int, target: Ints, seen: Histories, of: Ints) -> None:
 
 def query_blocks(queries: int, items: int) -> Iterator[slice]:
     """Yield slices of queries, small enough to hold the scores of all items in little memory."""
-    least, most = _ROWS
-    size = min(max(least, _CELLS // items), most)
+    size = block_size(items)
     for start in range(0, queries, size):
         yield slice(start, min(start + size, queries))
+
+
+def block_size(items: int) -> int:
+    """Return the number of queries of a block."""
+    least, most = _ROWS
+    return min(max(least, _CELLS // items), most)
 
 
 def _refuse_nan(block: Floats, rows: slice) -> Floats:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
+from ...parallel.distributed import ALONE, Group
 from ...ranking.compare import SCORES, Bounds, Comparison, Difference, bootstrap_columns, compare
 from .full_catalogue import TIES, Histories, Ranks, Scores, metrics_of, rank
 from .popularity import TIERS, Popularity, coverage, exposure, gini
@@ -70,12 +71,14 @@ class Recommended:
         k: int = DEPTH,
         query: Ints | None = None,
         aside: Histories | None = None,
+        group: Group = ALONE,
     ) -> Recommended:
         """Rank the whole catalogue for each query, and list the k best items not seen before.
 
         Args:
             seen: the history of each query, q rows; lengths of histories group the queries.
             aside: items left out beside the history, q rows.
+            group: processes that divide the queries, see `rank`.
 
         Raises:
             ConfigError: an unknown metric.
@@ -86,7 +89,7 @@ class Recommended:
             raise DataError(
                 "no queries to evaluate a recommender on; give the split more of the data"
             )
-        ranks = rank(scores, len(popularity.counts), target, seen, k, query, aside)
+        ranks = rank(scores, len(popularity.counts), target, seen, k, query, aside, group)
         return cls(
             ranks, target, seen.lengths, popularity, tuple(dict.fromkeys(metrics)), users, query
         )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...io.console import logger
+from ...parallel.distributed import ALONE, Group
 from ...ranking.fusion import WEIGHTS, Fusion
 from ...ranking.ranking import LEAST_TO_CHOOSE
 from ...ranking.spread import Spread, spread
@@ -149,18 +150,21 @@ class LaterEvents:
             return spread(users[seen], answers[seen])
         return replace(spread(users, answers), sides=())
 
-    def reached_again(self, about: Mapping[str, Any]) -> dict[str, dict[str, Recommended]]:
+    def reached_again(
+        self, about: Mapping[str, Any], group: Group = ALONE
+    ) -> dict[str, dict[str, Recommended]]:
         """Return the ranks of the towers, and of counts and vectors together, on the test of each
         protocol.
 
         Args:
             about: the document of a run, from `about`, with the chosen settings.
+            group: processes that divide the events, if all of them call this.
         """
         items = self.data.item_vectors
         towers: dict[str, Recommended] = {}
         for name, events in self.events.division.test.items():
             users = self.data.user_vectors(events)
-            towers[name] = self._reached(inner(users, items), events)
+            towers[name] = self._reached(inner(users, items), events, group)
         if "counting" not in about:
             return {TRAINED: towers}
         system = about["counting"]["system"]
@@ -169,12 +173,17 @@ class LaterEvents:
         fusion = Fusion(about["hybrid"]["weight"], about["hybrid"]["queries"])
         fitted = chosen.fit(self._observed)
         counting = Counting(system, fitted, fusion, about["counting"]["served"])
-        return {TRAINED: towers, COUNTED: self._judge_counting(counting)}
+        return {TRAINED: towers, COUNTED: self._judge_counting(counting, group)}
 
-    def _reached(self, scores: Scores, events: Events) -> Recommended:
+    def _reached(self, scores: Scores, events: Events, group: Group = ALONE) -> Recommended:
         """Evaluate scores of all items for events."""
         return judge_events(
-            scores, events, self.events.timeline, self.events.items.count, self.options.metrics
+            scores,
+            events,
+            self.events.timeline,
+            self.events.items.count,
+            self.options.metrics,
+            group=group,
         )
 
     def _judge_cold(self, system: str, withheld: Withheld, items: NDArray[np.float32]) -> None:
@@ -265,13 +274,13 @@ class LaterEvents:
             scores = by_history(fitted, self.events.histories(events))
             self.reached[system][name] = self._reached(scores, events)
 
-    def _judge_counting(self, counting: Counting) -> dict[str, Recommended]:
+    def _judge_counting(self, counting: Counting, group: Group = ALONE) -> dict[str, Recommended]:
         """Return the ranks of counts and vectors together on the test of each protocol."""
         reached = {}
         for name, events in self.events.division.test.items():
             histories = self.events.histories(events)
             scores = counting.by_history(self._vector_scores(events), histories)
-            reached[name] = self._reached(scores, events)
+            reached[name] = self._reached(scores, events, group)
         return reached
 
     def _tuned(self, system: str, baseline: Baseline, observed: Observed) -> tuple[Baseline, float]:
@@ -388,6 +397,7 @@ def judge_events(
     counts: NDArray[np.int64],
     metrics: Sequence[str],
     depth: int = DEPTH,
+    group: Group = ALONE,
 ) -> Recommended:
     """Evaluate scores of all items for events of a timeline.
 
@@ -396,6 +406,7 @@ def judge_events(
     Args:
         counts: training events of each item.
         depth: of the lists; 0 for no lists.
+        group: processes that divide the events, if all of them call this.
     """
     items, starts, stops = timeline.taken(events)
     seen = Histories(items, starts, stops)
@@ -414,4 +425,5 @@ def judge_events(
         k=depth,
         query=None if timeline.part is None else query,
         aside=aside_of(timeline, events),
+        group=group,
     )

@@ -16,14 +16,18 @@ from ...corpora.many_shards import EncodedShards, encoded_documents
 from ...errors import DataError, quantity
 from ...io.ids import content_ids
 from ...mining.embedder import Model, Vectors
+from ...parallel.distributed import ALONE, Group
 from ...towers.saved import fingerprint
 from .tasks import RetrievalTask
 
 _COMPARED = 1000  # documents whose texts are compared
 
 
-def encoded_vectors(folder: str | Path, task: RetrievalTask, model: Model) -> Vectors:
-    """Return the vectors of a task's documents by their ids, [c, D].
+def encoded_vectors(
+    folder: str | Path, task: RetrievalTask, model: Model, group: Group = ALONE
+) -> Vectors:
+    """Return the vectors of a task's documents by their ids, [c, D]; of several processes, those of
+    this process's documents.
 
     Raises:
         DataError: the encoded corpus is of another model or of queries, lacks a document, or has
@@ -31,7 +35,8 @@ def encoded_vectors(folder: str | Path, task: RetrievalTask, model: Model) -> Ve
     """
     shards = encoded_documents(folder)
     shards.stamp.refuse_other(fingerprint(model.folder), Path(folder))
-    wanted = task.corpus["id"].combine_chunks().cast(pa.large_string())
+    docs = task.corpus[task.part(group)]
+    wanted = docs["id"].combine_chunks().cast(pa.large_string())
     vectors = np.empty((len(wanted), shards.width), np.float32)
     rows = np.full(len(wanted), -1)
     for block in shards.blocks(with_ids=True):
@@ -52,23 +57,23 @@ def encoded_vectors(folder: str | Path, task: RetrievalTask, model: Model) -> Ve
             f"{folder} lacks {quantity(len(lost), 'documents')} of {task.name}, such as that with the id "
             f"{wanted[int(lost[0])].as_py()!r}: encode the same documents, with their ids"
         )
-    _refuse_other_texts(shards, folder, task, rows[:_COMPARED])
+    _refuse_other_texts(shards, folder, task.name, docs["text"], rows[:_COMPARED])
     return vectors
 
 
 def _refuse_other_texts(
-    shards: EncodedShards, folder: str | Path, task: RetrievalTask, rows: Any
+    shards: EncodedShards, folder: str | Path, task: str, texts: pa.ChunkedArray, rows: Any
 ) -> None:
     """Raise DataError if rows have other texts than the first documents of a task, where the texts
     were kept."""
     kept = shards.rows(rows)
     names = shards.options["text"]
-    for row, text in zip(kept, task.corpus["text"].slice(0, len(rows)).to_pylist(), strict=True):
+    for row, text in zip(kept, texts.slice(0, len(rows)).to_pylist(), strict=True):
         columns = row["columns"]
         if not all(name in columns for name in names):
             return
         encoded = " ".join(columns[name] or "" for name in names)
         if content_ids([encoded])[0] != content_ids([text])[0]:
             raise DataError(
-                f"{folder} has the id {row['id']!r} for another text than {task.name}: encode the same documents"
+                f"{folder} has the id {row['id']!r} for another text than {task}: encode the same documents"
             )

@@ -17,6 +17,7 @@ from ...forms.set_files import is_beir
 from ...io.atomic import new_file, refuse_replacing
 from ...io.console import aligned
 from ...mining.embedder import Model, Reading, in_half, run_of
+from ...parallel.distributed import ALONE, Group
 from ...ranking.compare import Comparison
 from ...ranking.metrics import DEFAULT_METRICS, KINDS, listed
 from ...tables.streams import is_frame
@@ -167,6 +168,7 @@ def evaluate(
     roles: Roles | None = None,
     mixed_precision: Reading = "no",
     index: str | Path | None = None,
+    group: Group = ALONE,
 ) -> list[Finding]:
     """Evaluate a model on tasks.
 
@@ -184,6 +186,8 @@ def evaluate(
         mixed_precision: "auto" reads texts in bf16 where the processor multiplies it fast; rankings
             are computed in float32.
         index: an encoded corpus of the model, whose vectors are taken by the documents' ids.
+        group: processes that divide the queries and the documents, each of which calls this with
+            the same arguments: `tempera.engine.devices.start().group`.
 
     Raises:
         ConfigError: no data, an unknown metric or precision, a model against itself, or an index
@@ -195,7 +199,7 @@ def evaluate(
     >>> list(finding.systems), list(finding.comparisons["bm25"])
     (['runs/first', 'bm25', 'runs/first + BM25'], ['ndcg@10'])
     """
-    half = in_half(mixed_precision)
+    half = in_half(mixed_precision, group)
     if not data:
         raise ConfigError(
             "no data to evaluate on: give a table of pairs or a BEIR folder, or a run to evaluate_held_out"
@@ -232,10 +236,10 @@ def evaluate(
                 raise ConfigError(
                     f"index is for rankings, and {task.name} holds graded pairs of sentences: drop it"
                 )
-            findings.append(_evaluate_graded(task, first, second))
+            findings.append(_evaluate_graded(task, first, second, group))
         else:
             task = replace(task, exclude_self=exclude_self)
-            findings.append(_evaluate_retrieval(task, first, second, bm25, names, index))
+            findings.append(_evaluate_retrieval(task, first, second, bm25, names, index, group))
     return findings
 
 
@@ -244,11 +248,11 @@ def _is_one_model(first: str | Path, second: str | Path) -> bool:
     return model_folder(Path(first)).resolve() == model_folder(Path(second)).resolve()
 
 
-def _evaluate_graded(task: Graded, model: Model, against: Model | None) -> Finding:
+def _evaluate_graded(task: Graded, model: Model, against: Model | None, group: Group) -> Finding:
     """Return the correlations of one or two models with the grades of pairs."""
-    systems: dict[str, TaskScores] = {model.path: task.judge(model)}
+    systems: dict[str, TaskScores] = {model.path: task.judge(model, group=group)}
     if against is not None:
-        systems[against.path] = task.judge(against)
+        systems[against.path] = task.judge(against, group=group)
     return Finding(task, systems)
 
 
@@ -259,6 +263,7 @@ def _evaluate_retrieval(
     bm25: bool,
     metrics: tuple[str, ...],
     index: str | Path | None,
+    group: Group,
 ) -> Finding:
     """Return the rankings of a task by one or two models, and by BM25 if asked for."""
     trained = dict[str, int]()
@@ -266,14 +271,15 @@ def _evaluate_retrieval(
         count = each.trained_on(task.queries["text"])
         if count:
             trained[each.path] = count
-    docs = None if index is None else encoded_vectors(index, task, model)
-    vectors = task.vectors(model, docs)
-    systems: dict[str, TaskScores] = {model.path: task.by_vectors(vectors, metrics)}
+    docs = None if index is None else encoded_vectors(index, task, model, group)
+    vectors = task.vectors(model, docs, group)
+    systems: dict[str, TaskScores] = {model.path: task.by_vectors(vectors, metrics, group)}
     if against is not None:
-        systems[against.path] = task.by_vectors(task.vectors(against), metrics)
+        others = task.vectors(against, None, group)
+        systems[against.path] = task.by_vectors(others, metrics, group)
     if bm25:
         weight = weight_of(Path(model.path))
-        words, fused = task.by_words(vectors, weight, metrics)
+        words, fused = task.by_words(vectors, weight, metrics, group)
         systems[BM25] = words
         systems[f"{model.path} + BM25"] = fused
     return Finding(task, systems, trained)

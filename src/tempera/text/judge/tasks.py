@@ -23,9 +23,9 @@ from ...forms.proposed_roles import log_proposed
 from ...forms.roles import UNTRAINED, WHOLE, Roles, refuse_roles
 from ...forms.set_files import is_beir
 from ...io.ids import content_ids, falling
-from ...mining.embedder import Embedder, Vectors, encode_all
+from ...mining.embedder import Embedder, Vectors, encode_part
+from ...parallel.distributed import ALONE, Group
 from ...ranking.metrics import Relevant
-from ...ranking.nearest import nearest
 from ...ranking.ranking import Ranking, depth_of
 from ...tables.columns import plain
 from ...tables.profile import ColumnProfile, profile
@@ -35,6 +35,7 @@ from ..read.beir import read_beir
 from ..read.pairs import Pairs, Text
 from ..read.rows import PairReader
 from ..read.sources import Given, PairsFile
+from .divided_ranking import ALIGNED, nearest_of_all, rows_of_all
 from .hybrid import rank_by_both
 from .lexical import Lexical, Settings
 from .sts import METRICS, Agreement
@@ -177,32 +178,60 @@ class RetrievalTask:
         most = np.bincount(self.left_out // len(self.corpus)).max(initial=0)
         return depth_of(metrics) + int(most)
 
-    def vectors(self, model: Embedder, docs: Vectors | None = None) -> tuple[Vectors, Vectors]:
-        """Return a model's vectors of the queries, [q, D], and of the corpus, [c, D], unless these
-        are given."""
-        queries = encode_all(model.query, self.queries["text"], "queries")
+    def part(self, group: Group) -> slice:
+        """Return the documents of a process among several."""
+        return group.part(len(self.corpus), ALIGNED)
+
+    def vectors(
+        self, model: Embedder, docs: Vectors | None = None, group: Group = ALONE
+    ) -> tuple[Vectors, Vectors]:
+        """Return a model's vectors of the queries, [q, D], and of this process's documents, [m, D],
+        unless these are given.
+
+        Each process reads a part of the queries and of the documents.
+        """
+        part = group.part(len(self.queries))
+        own = encode_part(model.query, self.queries["text"], "queries", part)
+        queries = group.all_gather_array(own)
         if docs is not None:
             return queries, docs
         if self.kept is not None:
-            return queries, self.kept
-        return queries, encode_all(model.doc, self.corpus["text"], "documents")
+            return queries, self.kept[self.part(group)]
+        return queries, encode_part(model.doc, self.corpus["text"], "documents", self.part(group))
 
-    def by_vectors(self, vectors: tuple[Vectors, Vectors], metrics: tuple[str, ...]) -> Ranking:
+    def by_vectors(
+        self, vectors: tuple[Vectors, Vectors], metrics: tuple[str, ...], group: Group = ALONE
+    ) -> Ranking:
         """Rank the whole corpus by the inner products of vectors, which are the model's
         similarity."""
         queries, docs = vectors
-        return self._judged(nearest(queries, docs, self._depth(metrics)), metrics)
+        ranked = nearest_of_all(queries, docs, len(self.corpus), self._depth(metrics), group)
+        return self._judged(ranked, metrics)
 
     def by_words(
-        self, vectors: tuple[Vectors, Vectors], weight: float, metrics: tuple[str, ...]
+        self,
+        vectors: tuple[Vectors, Vectors],
+        weight: float,
+        metrics: tuple[str, ...],
+        group: Group = ALONE,
     ) -> tuple[Ranking, Ranking]:
-        """Rank by BM25 alone, and by vectors and BM25 together."""
+        """Rank by BM25 alone, and by vectors and BM25 together.
+
+        Each process ranks all documents for a part of the queries: it holds the index of words and
+        the vectors of the whole corpus.
+        """
         texts = self.queries["text"].to_pylist()
         depth = self._depth(metrics)
         words = Lexical(self.corpus["text"].to_pylist()).index(self.words or Settings())
-        queries, docs = vectors
-        ranked = rank_by_both(queries, docs, texts, words, [weight], depth)
-        return self._judged(ranked.words, metrics), self._judged(ranked.fused[0], metrics)
+        queries = vectors[0]
+        docs = group.all_gather_array(vectors[1])
+
+        def rank(part: slice) -> tuple[Ints, Ints]:
+            ranked = rank_by_both(queries[part], docs, texts[part], words, [weight], depth)
+            return ranked.words, ranked.fused[0]
+
+        by_words, fused = rows_of_all(len(texts), rank, group)
+        return self._judged(by_words, metrics), self._judged(fused, metrics)
 
     def _judged(self, ranked: Ints, metrics: tuple[str, ...]) -> Ranking:
         """Return a ranking with its metrics, after moving left-out documents to the end."""
@@ -272,12 +301,16 @@ class Graded:
         """The number of pairs."""
         return {"pairs": len(self.grades)}
 
-    def judge(self, model: Embedder, metrics: tuple[str, ...] = METRICS) -> Agreement:
-        """Compare similarities of both sentences, embedded as documents, with the grades."""
-        first = encode_all(model.doc, self.first, "sentences")
-        second = encode_all(model.doc, self.second, "sentences")
-        similarities = np.einsum("nd,nd->n", first, second, dtype=np.float64)
-        return Agreement(similarities, self.grades, model.similarity)
+    def judge(
+        self, model: Embedder, metrics: tuple[str, ...] = METRICS, group: Group = ALONE
+    ) -> Agreement:
+        """Compare similarities of both sentences, embedded as documents, with the grades; each
+        process embeds a part of the pairs."""
+        part = group.part(len(self.grades))
+        first = encode_part(model.doc, self.first, "sentences", part)
+        second = encode_part(model.doc, self.second, "sentences", part)
+        own = np.einsum("nd,nd->n", first, second, dtype=np.float64)
+        return Agreement(group.all_gather_array(own), self.grades, model.similarity)
 
 
 def read_task(data: Any, split: str = "test", roles: Roles | None = None) -> RetrievalTask | Graded:

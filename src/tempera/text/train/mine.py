@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,22 +18,27 @@ import xxhash
 from numpy.typing import NDArray
 
 from ...arguments import refuse_other_kinds
-from ...errors import ConfigError, DataError, OutputError
+from ...errors import DataError, OutputError
 from ...forms.roles import Roles
 from ...io.atomic import as_output_error, new_file, refuse_replacing
-from ...io.console import progress_bar
-from ...io.documents import parsed
+from ...io.console import logger, progress_bar
+from ...io.documents import parsed, read_json, write_json
 from ...io.lock import alone
-from ...mining.embed import embed_by
+from ...mining.embed import StoredEmbeddings, embed_by
 from ...mining.embedder import Reading, in_half
 from ...mining.guide import CrossEncoder
-from ...mining.hard_negatives import BLOCK, Cross, Mined, Mining, mine_blocks
+from ...mining.hard_negatives import BLOCK, Cross, Mined, Mining, mine_blocks, sampled_queries
+from ...mining.indexed_shards import QUERIES, SAMPLED, IndexedShards
 from ...mining.search import Ints, Pairs, by_faiss
 from ...mining.shard_search import ShardDocuments
-from ...mining.shortfall import Report
+from ...mining.shortfall import Report, cpu_time
 from ...tables.tables import parquet_table
+from ...task.run_files import FAISS_FILE
 from ...towers.saved import fingerprint, model_folder, similarity_of
 from .mining_task import DistinctTexts, MiningTask
+
+RECALL = 0.9  # of the nearest documents, that an index has to find
+_TUNING = "search.json"  # among the finished blocks
 
 
 def mine(
@@ -45,6 +52,7 @@ def mine(
     roles: Roles | None = None,
     cross_encoder: str | Path | None = None,
     faiss: str | None = None,
+    recall: float = RECALL,
     cache: str | Path | None = None,
     mixed_precision: Reading = "no",
     overwrite: bool = False,
@@ -65,7 +73,10 @@ def mine(
         split: split to read from a BEIR folder.
         roles: roles of the table's columns; None goes by usual names.
         cross_encoder: folder of a cross-encoder that checks the documents of high rank.
-        faiss: an index factory such as HNSW32; None searches exactly.
+        faiss: an index factory such as HNSW32; of an encoded corpus, the folder of the index that
+            `tempera export` has made of it. None searches exactly.
+        recall: least share of the nearest documents that the index of an encoded corpus finds: it
+            visits more clusters until a sample of queries, compared exactly, shows this share.
         cache: folder of vectors; None is `vectors` beside the output.
         mixed_precision: "auto" reads texts in bf16 where the processor multiplies it fast; the
             search stays in float32.
@@ -100,17 +111,15 @@ def mine(
     encoded = task.docs.encoded
     if encoded is not None:
         encoded.shards.stamp.refuse_other(fingerprint(model), Path(encoded.shards.place.address))
-        if faiss is not None:
-            raise ConfigError(
-                "an encoded corpus is searched exactly: drop faiss, or give its texts"
-            )
     cache = Path(cache or output.parent / "vectors")
     half = in_half(mixed_precision)
-    plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK, half]
+    plan: list[Any] = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK, half]
     if similarity_of(model) != "cosine":
         plan.append("dot")
     if encoded is not None:
         plan.append(encoded.shards.options)
+        if faiss is not None:
+            plan += [recall, _state(Path(faiss) / FAISS_FILE)]
     plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
     digest = xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())
     parts = output.parent / f".{output.name}.{digest}"  # a folder of the finished blocks
@@ -122,16 +131,47 @@ def mine(
         while first < total and _part(parts, first).exists():
             first += 1
         if first < total:
-            mined = _mined(model, task, options, cross_encoder, faiss, cache, half, first)
+            index = None if faiss is None else ChosenIndex(faiss, recall, parts / _TUNING)
+            mined = _mined(model, task, options, cross_encoder, index, cache, half, first)
             blocks = progress_bar("mining", total, "block", first, mined)
+            began = time.process_time()
             for number, block in enumerate(blocks, first):
                 table = _table(task, block, number * BLOCK)
-                about = {"report": json.dumps(asdict(block.report))}
+                now = time.process_time()
+                report = replace(block.report, cpu_seconds=now - began)
+                began = now
+                about = {"report": json.dumps(asdict(report))}
                 with new_file(_part(parts, number)) as partial:  # makes the folder with the first
                     parquet.write_table(table.replace_schema_metadata(about), partial)
         report = _joined(parts, output, total, _schema(task))
+        if (parts / _TUNING).is_file():
+            report = replace(report, recall=read_json(parts / _TUNING)["recall"])
         shutil.rmtree(parts)
     return replace(report, left_out=dict(task.left_out))
+
+
+def _state(path: Path) -> list[int]:
+    """Return the size and the time of a file, which differ once it is written again; nothing
+    without a file."""
+    if not path.is_file():
+        return []
+    about = path.stat()
+    return [about.st_size, about.st_mtime_ns]
+
+
+@dataclass(frozen=True)
+class ChosenIndex:
+    """An index to search by.
+
+    Args:
+        name: an index factory, or the folder of an exported index.
+        recall: that the exported index has to reach.
+        tuning: file of the number of clusters that it visits, for a call that resumes.
+    """
+
+    name: str
+    recall: float
+    tuning: Path
 
 
 def _mined(
@@ -139,7 +179,7 @@ def _mined(
     task: MiningTask,
     options: Mining,
     cross_encoder: Path | None,
-    faiss: str | None,
+    index: ChosenIndex | None,
     cache: Path,
     half: bool,
     first: int,
@@ -152,13 +192,16 @@ def _mined(
     answers = task.answers
     itself = task.itself
     if task.docs.encoded is not None:
-        documents = _encoded(model, task.docs, cache, half)
+        shards = _encoded(model, task.docs, cache, half)
+        documents: ShardDocuments | IndexedShards = shards
+        if index is not None:
+            documents = _indexed(shards, index, task, queries, options)
         return mine_blocks(queries, documents, answers, options, itself, cross, None, first)
     docs = embed_by(model, "doc", task.docs.texts, cache, progress="reading documents", half=half)
     # Rows of a store may lie in any order; documents are read again for every block of queries.
     in_order = np.array_equal(docs.rows, np.arange(len(docs)))
     vectors = docs.vectors[: len(docs)] if in_order else docs.vectors[docs.rows]
-    search = None if faiss is None else by_faiss(np.asarray(vectors, np.float32), faiss)
+    search = None if index is None else by_faiss(np.asarray(vectors, np.float32), index.name)
     return mine_blocks(queries, vectors, answers, options, itself, cross, search, first)
 
 
@@ -173,9 +216,37 @@ def _encoded(model: Path, docs: DistinctTexts, cache: Path, half: bool) -> Shard
         texts = [docs.texts[position] for position in new]
         read = embed_by(model, "doc", texts, cache, progress="reading documents", half=half)
         near[new] = read[:]
-    rows, which = np.unique(docs.known[docs.known >= 0], return_inverse=True)
-    near[docs.known >= 0] = shards.vectors(rows)[which]
+    rising = np.argsort(docs.known, kind="stable")
+    rows = docs.known[rising]
+    for block in shards.blocks():  # straight into their places, since the answers may be many
+        low, high = np.searchsorted(rows, (block.first, block.first + len(block.vectors)))
+        near[rising[low:high]] = block.vectors[rows[low:high] - block.first]
     return ShardDocuments(near, shards, docs.rows)
+
+
+def _indexed(
+    documents: ShardDocuments,
+    index: ChosenIndex,
+    task: MiningTask,
+    queries: StoredEmbeddings,
+    options: Mining,
+) -> IndexedShards:
+    """Return documents with an index that visits as many clusters as its recall needs, and say the
+    recall and the expected time."""
+    indexed = IndexedShards.read(documents, task.docs.known, Path(index.name))
+    if index.tuning.is_file():
+        return replace(indexed, probes=read_json(index.tuning)["probes"])
+    sample, without = sampled_queries(queries, task.answers, task.itself, SAMPLED)
+    indexed, recall = indexed.tuned(sample, options.depth, without, index.recall)
+    seconds = indexed.cpu_seconds(sample, options.depth, without, len(queries), BLOCK * QUERIES)
+    logger.info(
+        f"the index visits {indexed.probes:,} of {indexed.index.nlist:,} clusters, and finds {recall:.1%} of the "
+        f"{options.depth:,} nearest documents of {len(sample):,} queries; all {len(queries):,} are to take about "
+        f"{cpu_time(seconds)} of a CPU"
+    )
+    with new_file(index.tuning) as partial:
+        write_json(partial, {"probes": indexed.probes, "recall": recall})
+    return indexed
 
 
 def _cross(encoder: CrossEncoder, task: MiningTask) -> Cross:

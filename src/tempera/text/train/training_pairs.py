@@ -22,12 +22,13 @@ from ...engine.training_options import Training
 from ...errors import ConfigError
 from ...io.console import logger
 from ...mining.guide import CrossEncoder, Guide
+from ...mining.guide_source import GuideSource
 from ...mining.shortfall import Report
 from ...parallel.distributed import ALONE, Group
 from ...ranking.nearest import refuse_not_finite
 from ...task.config import Config
 from ...towers.pair import Tower
-from ...towers.saved import model_folder, similarity_of
+from ...towers.saved import similarity_of
 from ..read.pairs import Rows, Source
 from ..shards.shard_sampler import ShardSampler
 from .catalogue import Catalogue
@@ -224,7 +225,10 @@ def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Exa
 
 def _warn_of_teachers_scale(teacher: Teacher, model: str) -> None:
     """Warn of a teacher with inner products at the default temperature, made for cosines."""
-    if teacher.temperature is not None or similarity_of(model_folder(Path(model))) == "cosine":
+    if (
+        teacher.temperature is not None
+        or similarity_of(GuideSource.of(Path(model)).folder) == "cosine"
+    ):
         return
     logger.warning(
         f"train.teacher={model} compares by inner product (dot), and its temperature, {1 / teacher.scales[1]:g}, is one for "
