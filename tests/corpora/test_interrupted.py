@@ -19,11 +19,13 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tempera.artifacts.encoded_corpus import EncodedCorpus, encode
+from tempera.artifacts.integrity import check
 from tempera.corpora import claims
 from tempera.corpora.claims import ShardClaims
 from tempera.corpora.encoding import encode_corpus
 from tempera.corpora.encoding_job import EncodingJob
 from tempera.errors import DataError, OutputError, TemperaError
+from tempera.io.manifest import MANIFEST
 
 from ..conftest import Command
 from .conftest import ROWS, texts_of
@@ -85,6 +87,19 @@ def test_an_encoding_that_ends_anywhere_is_resumed(
     left = {"before the model": 0, "shard": 2, "record": 1, "manifest": 4}[moment]
     same = [name for name in before if (out / "shards" / name).stat().st_mtime_ns == before[name]]
     assert len(same) == left
+
+
+def test_files_that_killed_processes_have_left_or_not_written_are_mended(
+    tiny_run: Path, corpus: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    encode(tiny_run, corpus, out)
+    (out / MANIFEST).unlink()  # killed between both manifests
+    for name in ("corpus.json", "records/more/part-3.json", "shards/part-0.parquet"):
+        (out / f"{name}.17-ab.partial").write_bytes(b"half")
+    encode(tiny_run, corpus, out)
+    assert not list(out.rglob("*.partial"))
+    assert check(out).is_whole
 
 
 ENCODE = "import sys; from tempera.artifacts.encoded_corpus import encode; encode(*sys.argv[1:4])"

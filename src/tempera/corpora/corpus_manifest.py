@@ -250,7 +250,8 @@ def finish(place: OutputPlace, records: Sequence[ShardRecord]) -> dict[str, Any]
         "shards": shards,
     }
     content = written(document)
-    if place.read(CORPUS) == content:
+    has_checksums = place.local is None or place.size(MANIFEST) is not None
+    if place.read(CORPUS) == content and has_checksums:
         return document
     place.write(CORPUS, content)
     if place.local is not None:

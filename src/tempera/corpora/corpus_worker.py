@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, OutputError
 from .claims import STALE, ShardClaims
-from .corpus_manifest import CLAIMS, SHARDS
+from .corpus_manifest import CLAIMS, RECORDS, SHARDS
 from .encoding_job import EncodingJob
 from .output_place import PARTIAL
 from .shard_files import CorpusShard
@@ -168,10 +169,12 @@ def clear(job: EncodingJob) -> None:
     if folder is None:
         return
     shutil.rmtree(folder / CLAIMS, ignore_errors=True)
-    for path in _unfinished(folder / SHARDS):
+    for path in _unfinished(folder):
         with suppress(OSError):
             path.unlink()
 
 
-def _unfinished(folder: Any) -> Iterator[Any]:
-    yield from list(folder.rglob(f"*{PARTIAL}"))
+def _unfinished(folder: Path) -> Iterator[Path]:
+    yield from list(folder.glob(f"*{PARTIAL}"))
+    for part in (SHARDS, RECORDS):
+        yield from list((folder / part).rglob(f"*{PARTIAL}"))

@@ -236,7 +236,11 @@ class EncodingJob:
                 return None
             records.append(record)
         _refuse_widths(records, self.place)
-        return finish(self.place, records)
+        try:
+            return finish(self.place, records)
+        except OutputError:
+            # A worker that has finished everything removes the files that are under way.
+            return finish(self.place, records)
 
     def unfinished(self) -> list[str]:
         """Return the names of the shards that are still to be encoded."""
