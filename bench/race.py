@@ -32,7 +32,7 @@ from tempera.options.build import build
 from tempera.ranking.compare import Floats
 from tempera.run.fit import fit
 from tempera.run.prepare import Prepared, prepare
-from tempera.run.race import run_race, score, trained, with_setting
+from tempera.run.race import run_race, trained, with_setting
 from tempera.run.recipe import opened
 from tempera.task.rounds import LEARNING_RATE, TEMPERATURE
 
@@ -47,7 +47,10 @@ Setting = tuple[float, float]  # temperature and learning rate
 def full(prepared: Prepared, setting: Setting, steps: int) -> tuple[Floats, Floats]:
     """Return the scores on validation and test of a setting that is trained in full."""
     task = trained(prepared, dict(zip((TEMPERATURE, LEARNING_RATE), setting, strict=True)), steps)
-    return score(task), score(task, "test")
+    validation, test = (
+        task.held_out.judge(part).ranking.per_query[METRIC] for part in ("validation", "test")
+    )
+    return validation, test
 
 
 def best_of(swept: dict[Setting, tuple[Floats, Floats]]) -> Setting:

@@ -34,6 +34,11 @@ from tempera.options import yaml_options as configuration
 from tempera.options.build import build
 from tempera.options.yaml_options import inline
 from tempera.recommend import recommendation
+from tempera.recommend.judge.baselines import Observed, Transitions
+from tempera.recommend.judge.counts import Counting
+from tempera.recommend.judge.full_catalogue import inner
+from tempera.recommend.judge.judgement import Recommended
+from tempera.recommend.judge.popularity import Popularity
 from tempera.recommend.recommendation import InteractionTask
 from tempera.run.dry_run import lines, rehearse
 from tempera.run.fit import fit
@@ -632,3 +637,36 @@ def test_sampled_negatives_are_taken_as_ids_in_the_batch_are() -> None:
     assert not influence(objective(), apart)[0, 5] and influence(objective(), apart)[2, 5]
     without = presets.mnr(0.5, pools=(pools.docs,), masks=(SameId(), KnownPositives()))
     assert (objective(corrections=())(apart) > without(apart)).all()
+
+
+def test_a_race_compares_towers_by_what_would_be_served(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Beside counts, towers differ whose vectors are as good alone."""
+    scores = {}
+    for baselines in (False, True):
+        options["evaluation"] |= {"baselines": baselines, "cold_items": 0.0}
+        given = build(configuration.of(options, []))
+        torch.manual_seed(0)
+        task = InteractionTask.read(given, tmp_path / "cache")
+        scores[baselines] = task.held_out.trial_scores()
+    held_out = task.held_out
+    vectors = held_out.judge("validation").ranking.per_query["ndcg@10"]
+    np.testing.assert_array_equal(scores[False], vectors)
+
+    timeline, division = held_out.events.timeline, held_out.events.division
+    observed = Observed(timeline.item, timeline.offsets, len(timeline.item_ids), division.train)
+    counts = Transitions().fit(observed)
+    events = np.unique(np.concatenate(list(division.validation.values())))
+    seen = held_out.events.histories(events)
+    by_vectors = inner(task.data.user_vectors(events), task.data.item_vectors)
+    target = timeline.item[events].astype(np.int64)
+    found = []
+    for weight in (0.4, 0.6, 0.8, 1.0):
+        both = Counting("transitions", counts).by_history(by_vectors, seen, weight)
+        popularity = Popularity(observed.counts)
+        judged = Recommended.of(both, target, seen, popularity, ["ndcg@10"])
+        found.append(judged.per_query["ndcg@10"])
+    best = max(found, key=lambda each: float(each.mean()))
+    np.testing.assert_allclose(scores[True], best)
+    assert scores[True].mean() > scores[False].mean()

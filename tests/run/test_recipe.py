@@ -7,6 +7,7 @@ import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +23,6 @@ from tempera.experiments.sweep import sweep
 from tempera.experiments.template import Template
 from tempera.options import yaml_options as config
 from tempera.options.build import build, with_options
-from tempera.ranking.compare import Floats
 from tempera.run import race as racing
 from tempera.run import train as resolved_run
 from tempera.run.prepare import Prepared
@@ -328,19 +328,17 @@ def test_a_race_goes_beyond_the_temperature_that_is_shown_best(
     maximum there."""
     chance, draws = np.random.default_rng(0), list[float]()
 
-    def trained(_: object, values: dict[str, float], steps: int) -> dict[str, float]:
+    def trained(_: object, values: dict[str, float], steps: int) -> Any:
         assert steps in (20, 40)
         draws.append(values[TEMPERATURE])
-        return values
-
-    def score(values: dict[str, float]) -> Floats:
         rate, temperature = (
             math.log(values[name] / best) for name, best in ((RATE, 0.01), (TEMPERATURE, maximum))
         )
-        return 0.8 - 0.01 * rate**2 - 0.05 * temperature**2 + noise * chance.normal(size=100)
+        scores = 0.8 - 0.01 * rate**2 - 0.05 * temperature**2 + noise * chance.normal(size=100)
+        held_out = SimpleNamespace(trial_scores=lambda: scores)
+        return SimpleNamespace(held_out=held_out)
 
     monkeypatch.setattr(racing, "trained", trained)
-    monkeypatch.setattr(racing, "score", score)
     race = Static(dimensions=512).race(2_000, 100).among([TEMPERATURE, RATE])
     record, winner = racing.run_race(cast(Prepared, OfDevices(start("no"))), race, 120)
     of_temperatures = record[3:]

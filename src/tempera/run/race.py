@@ -27,7 +27,6 @@ from ..parallel.digest import digest
 from ..parallel.distributed import Group
 from ..ranking.compare import Floats, bootstrap
 from ..ranking.ranking import LEAST_TO_CHOOSE
-from ..task.evaluation import Part
 from ..task.rounds import LEARNING_RATE, TEMPERATURE, Race, Setting, Values
 from ..task.verdict import main_metric
 from .prepare import Prepared, move_tower, reading_of, resolve_temperature
@@ -289,7 +288,8 @@ def compare(
         for place, each in new.items():
             began = time.process_time()
             try:
-                scores = score(trained(prepared, race.trial(each.values), steps))
+                task = trained(prepared, race.trial(each.values), steps)
+                scores = task.held_out.trial_scores()
                 progress.add(place, scores, round(time.process_time() - began, 3))
             except NotFinite as error:
                 failed[place] = error, round(time.process_time() - began, 3)
@@ -316,9 +316,3 @@ def trained(prepared: Prepared, values: Values, steps: int) -> RunTask:
     config = replace(config, train=replace(config.train, max_steps=steps))
     task, _ = short_run(prepared, config, prepared.devices)
     return task
-
-
-def score(task: RunTask, part: Part = "validation") -> Floats:
-    """Return the main metric of each query of a part, [q]."""
-    ranking = task.held_out.judge(part).ranking
-    return ranking.per_query[main_metric(ranking.metrics)]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.batch import Batch
@@ -63,6 +65,10 @@ class HeldOut(Protocol):
 
         Without a validation set, the test set takes its place.
         """
+
+    def trial_scores(self) -> NDArray[np.float64]:
+        """Return the main metric of validation queries by the present tower, [q], by which a race
+        compares towers."""
 
 
 class RunTask(Protocol):

@@ -31,6 +31,7 @@ from .baselines import (
     Baseline,
     Ease,
     Observed,
+    Transitions,
     by_history,
     grid,
     tuned,
@@ -45,6 +46,8 @@ from .popularity import Popularity
 # most scores by which settings of baselines and the weight beside the vectors are chosen:
 # validation events times items
 _SCORES = 30_000_000
+_TRANSITIONS = "transitions"
+_TRIED_WEIGHTS = (0.4, 0.6, 0.8, 1.0)  # of the vectors, in a race of towers
 MOMENT = (
     "the users' tower reads elapsed, the time from a user's last event to the question: "
     "tempera recommend --now TIME asks at another moment than the latest time of the data"
@@ -204,6 +207,24 @@ class LaterEvents:
     def _some(self, events: Events, most: int) -> Events:
         return drawn(events, most, self.options.seed)
 
+    def trial_scores(self) -> NDArray[np.float64]:
+        """Return the main metric of validation events by what would be served, [q]: the vectors,
+        or vectors and transition counts together if that is better.
+
+        Towers whose vectors are as good alone differ beside counts. The counts have the usual
+        settings, and the weight is the best of a few. Events without an order, and runs without
+        `evaluation.baselines`, are judged by the vectors.
+        """
+        counts = Transitions()
+        observed = self._observed
+        is_counted = self.options.baselines and self.events.timeline.ordered
+        if not is_counted or not self.chooses or observed.items > counts.most:
+            per_query = self.judge("validation").ranking.per_query
+            return per_query[main_metric(self.options.metrics)]
+        counting = Counting(_TRANSITIONS, counts.fit(observed))
+        by_weight = self._by_weight(counting, _TRIED_WEIGHTS)
+        return max(by_weight.values(), key=lambda values: float(values.mean()))
+
     def choose(self) -> None:
         """Choose settings of the baselines on validation, and the baseline beside the vectors with
         a weight, unless chosen already."""
@@ -308,15 +329,22 @@ class LaterEvents:
         usual weight."""
         if not self.chooses:
             return counting
+        return counting.chosen(self._by_weight(counting, WEIGHTS))
+
+    def _by_weight(
+        self, counting: Counting, weights: Sequence[float]
+    ) -> dict[float, NDArray[np.float64]]:
+        """Return the main metric of validation events, [q], by counts and vectors together with
+        each weight of the vectors."""
         events = self._choosing(len(self.events.timeline.item_ids))
         vectors = self._vector_scores(events)
         histories = self.events.histories(events)
-        metric: dict[float, list[NDArray[np.float64]]] = {weight: [] for weight in WEIGHTS}
+        metric: dict[float, list[NDArray[np.float64]]] = {weight: [] for weight in weights}
         for rows in query_blocks(len(events), len(self.events.timeline.item_ids)):
             comparable = counting.comparable(vectors(rows), histories[rows])
             for weight, parts in metric.items():
                 parts.append(self._metric_of_block(comparable.fused(weight), events[rows]))
-        return counting.chosen({weight: np.concatenate(parts) for weight, parts in metric.items()})
+        return {weight: np.concatenate(parts) for weight, parts in metric.items()}
 
     def _vector_scores(self, events: Events) -> Scores:
         """Return the scores of all items by the towers' vectors."""
