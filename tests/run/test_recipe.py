@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +22,7 @@ from tempera.experiments.sweep import sweep
 from tempera.experiments.template import Template
 from tempera.options import yaml_options as config
 from tempera.options.build import build, with_options
+from tempera.ranking.compare import Floats
 from tempera.run import race as racing
 from tempera.run import train as resolved_run
 from tempera.run.prepare import Prepared
@@ -328,18 +328,17 @@ def test_a_race_goes_beyond_the_temperature_that_is_shown_best(
     maximum there."""
     chance, draws = np.random.default_rng(0), list[float]()
 
-    def trained(_: object, values: dict[str, float], steps: int) -> Any:
+    def trained(_: object, values: dict[str, float], steps: int) -> Floats:
         assert steps in (20, 40)
         draws.append(values[TEMPERATURE])
         rate, temperature = (
             math.log(values[name] / best) for name, best in ((RATE, 0.01), (TEMPERATURE, maximum))
         )
-        scores = 0.8 - 0.01 * rate**2 - 0.05 * temperature**2 + noise * chance.normal(size=100)
-        held_out = SimpleNamespace(trial_scores=lambda: scores)
-        return SimpleNamespace(held_out=held_out)
+        return 0.8 - 0.01 * rate**2 - 0.05 * temperature**2 + noise * chance.normal(size=100)
 
     monkeypatch.setattr(racing, "trained", trained)
-    race = Static(dimensions=512).race(2_000, 100).among([TEMPERATURE, RATE])
+    texts = Static(dimensions=512).race(2_000, 100).among([TEMPERATURE, RATE])
+    race = replace(texts, score=lambda scores: scores)
     record, winner = racing.run_race(cast(Prepared, OfDevices(start("no"))), race, 120)
     of_temperatures = record[3:]
     assert {each.steps for each in record} == {20}

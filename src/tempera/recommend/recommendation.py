@@ -88,7 +88,8 @@ class InteractionTask:
         events = self.data.events
         timeline = events.timeline
         timed = timeline.time is not None
-        return race_of(events.users, events.items, timeline.ordered, timed, events.happened)
+        race = race_of(events.users, events.items, timeline.ordered, timed, events.happened)
+        return replace(race, score=lambda task: task.held_out.trial_scores())
 
     @cached_property
     def facts(self) -> DataFacts:

@@ -289,7 +289,7 @@ def compare(
             began = time.process_time()
             try:
                 task = trained(prepared, race.trial(each.values), steps)
-                scores = task.held_out.trial_scores()
+                scores = scores_of(race, task)
                 progress.add(place, scores, round(time.process_time() - began, 3))
             except NotFinite as error:
                 failed[place] = error, round(time.process_time() - began, 3)
@@ -316,3 +316,11 @@ def trained(prepared: Prepared, values: Values, steps: int) -> RunTask:
     config = replace(config, train=replace(config.train, max_steps=steps))
     task, _ = short_run(prepared, config, prepared.devices)
     return task
+
+
+def scores_of(race: Race, task: RunTask) -> Floats:
+    """Return the main metric of each validation query by a trained task, [q]."""
+    if race.score is not None:
+        return race.score(task)
+    ranking = task.held_out.judge("validation").ranking
+    return ranking.per_query[main_metric(ranking.metrics)]

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.batch import Batch
@@ -65,10 +63,6 @@ class HeldOut(Protocol):
 
         Without a validation set, the test set takes its place.
         """
-
-    def trial_scores(self) -> NDArray[np.float64]:
-        """Return the main metric of validation queries by the present tower, [q], by which a race
-        compares towers."""
 
 
 class RunTask(Protocol):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 TEMPERATURE = "objective.temperature"
 LEARNING_RATE = "train.learning_rate"
@@ -115,6 +118,8 @@ class Race:
             alike. `among` drops all factors if the user has set an option with a factor.
         most_steps: of the run, of which each round takes a part: on more data the settings differ
             by more than chance sooner.
+        score: gives the main metric of each validation query by the task of a trained setting, [q];
+            None is that of its tower alone.
     """
 
     start: Values
@@ -122,6 +127,7 @@ class Race:
     unproven: Values | None = None
     factors: Mapping[str, float] = field(default_factory=dict)
     most_steps: int = 6_000
+    score: Callable[[Any], NDArray[np.float64]] | None = None
 
     def among(self, free: Collection[str]) -> Race:
         """Return the race for the free options alone; variations with equal values become one

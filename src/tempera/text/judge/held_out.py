@@ -178,11 +178,6 @@ class HeldOutQueries:
         small = Ranking.by_vectors(queries[others], docs[self.sample.docs], of_others, metrics)
         self.bias = small.bias(whole)
 
-    def trial_scores(self) -> NDArray[np.float64]:
-        """Return the main metric of each validation query by the present tower, [q]."""
-        per_query = self.judge("validation").ranking.per_query
-        return per_query[main_metric(self.options.metrics)]
-
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Evaluate the tower on the queries of a part; on the test if there are no validation
         queries.
