@@ -44,6 +44,7 @@ from tempera.run.dry_run import lines, rehearse
 from tempera.run.fit import fit
 from tempera.run.on_paper import planned
 from tempera.run.prepare import prepare
+from tempera.run.race import scores_of
 from tempera.run.task import RunTask
 from tempera.run.train import train
 from tempera.run.verify import verify
@@ -649,7 +650,7 @@ def test_a_race_compares_towers_by_what_would_be_served(
         given = build(configuration.of(options, []))
         torch.manual_seed(0)
         task = InteractionTask.read(given, tmp_path / "cache")
-        scores[baselines] = task.held_out.trial_scores()
+        scores[baselines] = scores_of(task.race(given), task)
     held_out = task.held_out
     vectors = held_out.judge("validation").ranking.per_query["ndcg@10"]
     np.testing.assert_array_equal(scores[False], vectors)

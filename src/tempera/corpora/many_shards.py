@@ -145,11 +145,18 @@ class EncodedShards:
         """Return the vectors of the rows at rising positions, [n, D], in one pass over the
         shards."""
         vectors = np.empty((len(positions), self.width), np.float32)
+        for here, taken in self.taken(positions):
+            vectors[here] = taken
+        return vectors
+
+    def taken(self, positions: Positions) -> Iterator[tuple[slice, Vectors]]:
+        """Yield the vectors of the rows at rising positions, some at a time, with their places in
+        `positions`, in one pass over the shards; positions below 0 are no row."""
         for block in self.blocks():
             end = block.first + len(block.vectors)
-            low, high = np.searchsorted(positions, (block.first, end))
-            vectors[low:high] = block.vectors[positions[low:high] - block.first]
-        return vectors
+            low, high = np.searchsorted(positions, (block.first, end)).tolist()
+            if low < high:
+                yield slice(low, high), block.vectors[positions[low:high] - block.first]
 
     def rows(self, positions: Positions) -> list[dict[str, Any]]:
         """Return the id and the kept columns of the rows at some positions, with the name of the

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ..arithmetic.ragged import Ragged, from_lengths
-from ..core.batch import Batch, Role, Side
+from ..core.batch import Batch, Role, Side, X, divide
 from ..core.corrections import expected_logq
 from ..errors import ConfigError
+from ..parallel.distributed import Group
 
 Vectors = Callable[[Role, Tensor], Tensor]
 _STREAM = 1 << 21  # part of the seed: draws differ from the random numbers that order the rows
@@ -49,6 +50,14 @@ class DealtSampler(ABC):
     @abstractmethod
     def of_process(self, rank: int, processes: int) -> DealtSampler:
         """Return the sampler of one of several processes."""
+
+
+def own_part(batch: Batch[X], sampler: Sampler | DealtSampler, group: Group) -> Batch[X]:
+    """Return the rows of a batch for this process: all of them, where the sampler has dealt the rows
+    out."""
+    if isinstance(sampler, DealtSampler):
+        return batch
+    return divide(batch, group.rank, group.size)
 
 
 @dataclass(frozen=True)

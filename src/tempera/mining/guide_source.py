@@ -99,10 +99,8 @@ class GuideSource:
         order = order[rows[order] >= 0]
         known = missing[order]
         rows = rows[order]
-        for block in self.encoded.blocks():
-            low, high = np.searchsorted(rows, (block.first, block.first + len(block.vectors)))
-            vectors = block.vectors[rows[low:high] - block.first]
-            store.fill(keys[known[low:high]], vectors.__getitem__)
+        for part, vectors in self.encoded.taken(rows):
+            store.fill(keys[known[part]], vectors.__getitem__)
         logger.info(
             f"{quantity(len(known), 'vectors')} taken from {self.encoded.place.address}, and "
             f"{quantity(len(missing) - len(known), 'texts')} that it lacks"

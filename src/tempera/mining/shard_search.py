@@ -49,13 +49,9 @@ class ShardDocuments:
             without: excluded pairs, as positions of queries, ascending, and of documents, [e] each.
         """
         best = self._top(queries, self.near, 0, k, without)
-        for block in self.shards.blocks():
-            end = block.first + len(block.vectors)
-            low, high = np.searchsorted(self.rows, (block.first, end))
-            if low < high:
-                vectors = block.vectors[self.rows[low:high] - block.first]
-                nearest = self._top(queries, vectors, len(self.near) + int(low), k, without)
-                best = merged(best, nearest, k)
+        for here, vectors in self.shards.taken(self.rows):
+            nearest = self._top(queries, vectors, len(self.near) + here.start, k, without)
+            best = merged(best, nearest, k)
         scores, positions = best
         return scores, np.where(np.isneginf(scores), -1, positions)
 

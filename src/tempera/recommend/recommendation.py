@@ -89,7 +89,11 @@ class InteractionTask:
         timeline = events.timeline
         timed = timeline.time is not None
         race = race_of(events.users, events.items, timeline.ordered, timed, events.happened)
-        return replace(race, score=lambda task: task.held_out.trial_scores())
+        if not self.held_out.counts_in_races:
+            return race
+        # The trials have the same training events, which are counted once.
+        held_out = self.held_out
+        return replace(race, score=lambda task: task.held_out.served_scores(held_out.usual_counts))
 
     @cached_property
     def facts(self) -> DataFacts:

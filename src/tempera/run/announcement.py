@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..core.batch import divide
 from ..core.tiles import SCORE_BYTES
 from ..engine import outlook
-from ..engine.batches import DealtSampler
+from ..engine.batches import own_part
 from ..engine.checkpoint import State
 from ..engine.curation import as_many
 from ..errors import quantity
@@ -31,16 +31,15 @@ def announce(prepared: Prepared, state: State, steps: int) -> None:
     pairs, *made = data.batches(rows, 0, 0.0)
     batch = as_many(pairs, options.select)
     largest = max([batch, *made], key=len)
-    is_dealt = isinstance(data.sampler, DealtSampler)  # a batch has the rows of this process alone
-    largest_part = largest
-    if largest is not batch or not is_dealt:
+    part = own_part(batch, data.sampler, group)
+    largest_part = part
+    if largest is not batch:
         largest_part = divide(largest, group.rank, group.size)
 
     epochs = steps * together / data.sampler.batches_per_epoch
     passes = f"{epochs:.3g} epochs"
     if f"{epochs:.3g}" == "1":
         passes = "1 epoch"
-    part = batch if is_dealt else divide(batch, group.rank, group.size)
     negatives = outlook.negatives(objective, part, group, options.size)
     first = f"{quantity(steps, 'steps')}, {passes}; {negatives}"
     if len(batch) < len(rows):

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..arithmetic.abilities import free_bytes
 from ..core.batch import Batch, Role, divide
 from ..engine import loop
-from ..engine.batches import DealtSampler
+from ..engine.batches import DealtSampler, own_part
 from ..engine.checkpoint import State
 from ..engine.faults import broken
 from ..engine.training_options import OF_A_MACHINE
@@ -213,8 +213,6 @@ class _Course:
         self.options = prepared.config.train
         self.group = prepared.devices.group
         self.data = prepared.task.data
-        # True if batches hold the rows of this process alone.
-        self.is_dealt = isinstance(self.data.sampler, DealtSampler)
         self.budget = Budget(prepared.config.evaluation.budget, position.evaluating, position.look)
         self.alarms = Alarms(prepared.log)
         self.began = 0.0  # seconds; earlier by the training of an interrupted run
@@ -262,9 +260,7 @@ class _Course:
         for number, chosen in rows:
             batch, *made = self.data.batches(chosen, number, number / last)
             beside += made
-            if not self.is_dealt:
-                batch = divide(batch, self.group.rank, self.group.size)
-            yield batch
+            yield own_part(batch, self.data.sampler, self.group)
         for made_batch in beside:
             yield divide(made_batch, self.group.rank, self.group.size)
 

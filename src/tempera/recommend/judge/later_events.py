@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -207,21 +207,24 @@ class LaterEvents:
     def _some(self, events: Events, most: int) -> Events:
         return drawn(events, most, self.options.seed)
 
-    def trial_scores(self) -> NDArray[np.float64]:
-        """Return the main metric of validation events by what would be served, [q]: the vectors,
-        or vectors and transition counts together if that is better.
+    @property
+    def counts_in_races(self) -> bool:
+        """True if a race judges its towers beside counts: of events with an order, in a run with
+        `evaluation.baselines`."""
+        is_compared = self.options.baselines and self.events.timeline.ordered and self.chooses
+        return is_compared and len(self.events.timeline.item_ids) <= Transitions.most
 
-        Towers whose vectors are as good alone differ beside counts. The counts have the usual
-        settings, and the weight is the best of a few. Events without an order, and runs without
-        `evaluation.baselines`, are judged by the vectors.
+    @cached_property
+    def usual_counts(self) -> Counting:
+        """Transition counts of the training events, with the usual settings."""
+        return Counting(_TRANSITIONS, Transitions().fit(self._observed))
+
+    def served_scores(self, counting: Counting) -> NDArray[np.float64]:
+        """Return the main metric of validation events by what would be served, [q]: the vectors,
+        or vectors and counts together at the best of a few weights.
+
+        Towers whose vectors are as good alone differ beside counts.
         """
-        counts = Transitions()
-        observed = self._observed
-        is_counted = self.options.baselines and self.events.timeline.ordered
-        if not is_counted or not self.chooses or observed.items > counts.most:
-            per_query = self.judge("validation").ranking.per_query
-            return per_query[main_metric(self.options.metrics)]
-        counting = Counting(_TRANSITIONS, counts.fit(observed))
         by_weight = self._by_weight(counting, _TRIED_WEIGHTS)
         return max(by_weight.values(), key=lambda values: float(values.mean()))
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...corpora.kept_texts import text_of
 from ...corpora.many_shards import EncodedShards, encoded_documents
 from ...errors import DataError, quantity
 from ...io.ids import content_ids
@@ -67,13 +68,13 @@ def _refuse_other_texts(
     """Raise DataError if rows have other texts than the first documents of a task, where the texts
     were kept."""
     kept = shards.rows(rows)
-    names = shards.options["text"]
-    for row, text in zip(kept, texts.slice(0, len(rows)).to_pylist(), strict=True):
-        columns = row["columns"]
-        if not all(name in columns for name in names):
-            return
-        encoded = " ".join(columns[name] or "" for name in names)
-        if content_ids([encoded])[0] != content_ids([text])[0]:
-            raise DataError(
-                f"{folder} has the id {row['id']!r} for another text than {task}: encode the same documents"
-            )
+    names = set(shards.options["text"])
+    if not all(names <= set(row["columns"]) for row in kept):
+        return
+    encoded = content_ids(text_of(shards, kept))
+    differs = encoded != content_ids(texts.slice(0, len(rows)))
+    if differs.any():
+        row = kept[int(differs.argmax())]
+        raise DataError(
+            f"{folder} has the id {row['id']!r} for another text than {task}: encode the same documents"
+        )

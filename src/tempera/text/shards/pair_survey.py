@@ -18,9 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 import xxhash
-from numpy.typing import NDArray
 
 from ...errors import ConfigError, DataError
 from ...io.console import progress_bar
@@ -347,19 +345,11 @@ def _of_all(table: pa.Table, group: Group) -> list[pa.Table]:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    content = sink.getvalue().to_pybytes()
-    words = np.zeros(1 + -(-len(content) // 8), np.int64)
-    words[0] = len(content)
-    words[1:].view(np.uint8)[: len(content)] = np.frombuffer(content, np.uint8)
-    everyone = group.all_gather(torch.from_numpy(words)[:, None]).numpy()[:, 0]
-    return list(_read_again(everyone))
-
-
-def _read_again(words: NDArray[np.int64]) -> Iterator[pa.Table]:
-    start = 0
-    while start < len(words):
-        size = int(words[start])
-        content = words[start + 1 :].view(np.uint8)[:size].tobytes()
-        start += 1 + -(-size // 8)
-        with pa.ipc.open_stream(content) as reader:
-            yield reader.read_all()
+    content = np.frombuffer(sink.getvalue(), np.uint8)
+    sizes = group.all_gather_array(np.array([len(content)]))
+    everyone = group.all_gather_array(content)
+    tables = []
+    for part in np.split(everyone, sizes.cumsum()[:-1]):
+        with pa.ipc.open_stream(pa.py_buffer(part)) as reader:
+            tables.append(reader.read_all())
+    return tables

@@ -218,9 +218,8 @@ def _encoded(model: Path, docs: DistinctTexts, cache: Path, half: bool) -> Shard
         near[new] = read[:]
     rising = np.argsort(docs.known, kind="stable")
     rows = docs.known[rising]
-    for block in shards.blocks():  # straight into their places, since the answers may be many
-        low, high = np.searchsorted(rows, (block.first, block.first + len(block.vectors)))
-        near[rising[low:high]] = block.vectors[rows[low:high] - block.first]
+    for here, vectors in shards.taken(rows):  # straight into place, since the answers may be many
+        near[rising[here]] = vectors
     return ShardDocuments(near, shards, docs.rows)
 
 
