@@ -106,14 +106,16 @@ _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = ["__version__", *_HOME]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'tempera' has no attribute {name!r}")
-    # A function may have its module's name, so the module is imported before it is asked for its
-    # content.
-    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # so that a type checker refuses a name that is not among those above
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'tempera' has no attribute {name!r}")
+        # A function may have its module's name, so the module is imported before it is asked for its
+        # content.
+        value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
