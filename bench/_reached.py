@@ -19,7 +19,7 @@ def judged() -> Iterator[list[LaterEvents]]:
         collected.append(held_out)
         return about(held_out)
 
-    LaterEvents.about = keep  # type: ignore[method-assign]
+    LaterEvents.about = keep  # type: ignore[assignment, method-assign]
     try:
         yield collected
     finally:

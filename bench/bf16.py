@@ -33,8 +33,9 @@ from _harness import Aim, alternate, finish, table
 from _sets import measured_sets, pairs_of, parser_of_sets, shown
 from recipe import MODEL_DIR, Judge
 from tempera import Batch, Side, mnr
+from tempera.arithmetic.products import WORTH
 from tempera.engine.cache import Cache
-from tempera.engine.devices import DTYPES, WORTH, bf16_gain
+from tempera.engine.devices import DTYPES, bf16_gain
 from tempera.engine.optim import adam
 from tempera.engine.step import step
 from tempera.layers.lookup import clear

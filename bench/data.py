@@ -62,12 +62,12 @@ def measure(pairs: int) -> dict[str, dict[str, float]]:
                 Catalogue.of(rows),
             )
         with meter("tokens"):
-            sides = [
+            queries, docs = (
                 stored(lambda part: tokenize(tokenizer, part), texts, cache / f"tokens.{i}")
                 for i, texts in enumerate((catalogue.queries, catalogue.docs))
-            ]
+            )
         with meter("batches"):
-            examples = catalogue.examples(split.train, *sides, Draws())
+            examples = catalogue.examples(split.train, queries, docs, Draws())
             for step, chosen in enumerate(Shuffled(len(examples), BATCH, 0)(0, STEPS)):
                 tokens = len(examples.batch(torch.as_tensor(chosen), step).doc.rows.values)
         assert tokens > BATCH * 29

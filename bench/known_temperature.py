@@ -136,6 +136,7 @@ def main(seeds: int) -> None:
             tuned = tempera.tune(
                 options(seed, folder), space, TRIALS, folder / f"tune{seed}", keep=0
             )
+            assert tuned.best is not None
             found[seed] = tuned.best.params["objective.temperature"]
             print(f"seed {seed}: {found[seed]:.3g} ({tuned.best.value:.3f})", flush=True)
     hits = sum(low <= value <= high for value in found.values())

@@ -60,7 +60,7 @@ class Work:
         self.tower: Any = Transformer(6, 384, 12, 30_000, 256, dropout).build(
             [*texts[0], *texts[1]]
         )
-        self.model = self.tower.model
+        self.model: Any = self.tower.model
         chosen = [
             i for i, row in enumerate(self.tower.features(texts[1]).lengths.tolist()) if row >= 8
         ]
@@ -254,15 +254,15 @@ def main(pairs: int, rounds: int) -> None:
         }
         for n in chosen
     ]
-    cached = [name for name in chosen if name.startswith("ST cached")]
-    best = min(cached, key=lambda name: seconds[name])
+    st_cached = [name for name in chosen if name.startswith("ST cached")]
+    best = min(st_cached, key=lambda name: seconds[name])
     hand, none = seconds["padding-free by hand"], seconds["tempera, none kept"]
     aims = [
         Aim(f"all kept / {best}", ours / seconds[best], 0.45),
         Aim(f"none kept / {best}", none / seconds[best], 0.6),
         Aim(
             "memory, none kept / the leanest ST cached",
-            memory["tempera, none kept"] / min(memory[n] for n in cached),
+            memory["tempera, none kept"] / min(memory[n] for n in st_cached),
             1.0,
         ),
         Aim("all kept / padding-free by hand", ours / hand, 1.05),

@@ -113,10 +113,11 @@ class Case:
         parquet.write_table(pa.table({"query": log}), self.folder / "queries.parquet")
         self.queries = sorted(set(queries[parts["test"]].tolist()))
         self.pairs = int(parts["train"].sum())
-        place = ({text: i for i, text in enumerate(texts)} for texts in (self.queries, self.docs))
-        (of_query, of_doc), chosen = place, np.flatnonzero(parts["test"])
+        of_query = {text: i for i, text in enumerate(self.queries)}
+        of_doc = {text: i for i, text in enumerate(self.docs)}
+        tested = np.flatnonzero(parts["test"])
         at = [
-            np.array([of[text] for text in texts[chosen]])
+            np.array([of[text] for text in texts[tested]])
             for of, texts in ((of_query, queries), (of_doc, docs))
         ]
         pairs_at = np.unique(np.stack(at), axis=1)

@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -106,7 +107,7 @@ def size(name: str) -> int:
 
 def licence(name: str) -> str:
     """Return the licence that a package states: its expression, its classifiers, or its text."""
-    metadata = importlib.metadata.metadata(name)
+    metadata: Any = importlib.metadata.metadata(name)
     expression = metadata.get("License-Expression")
     if expression:
         return str(expression)

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from tempera.experiments.figures import CONFIDENCE
 from tempera.experiments.grid import axes_of
 from tempera.experiments.noise import best_region
 from tempera.experiments.record import Record, read_records
-from tempera.experiments.result import CONFIDENCE, Point, Sweep
+from tempera.experiments.result import Point, Sweep
 
 METRIC = "ndcg@10"
 SEEN = {
