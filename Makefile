@@ -27,7 +27,7 @@ demo: setup
 test: setup
 	$(PYTEST)
 
-# The site, the notebooks, the recipes, the wheel, and further runs that are killed, resumed or made by several processes.
+# The site, the notebooks, the recipes, the names in scripts, the wheel, and further runs that are killed, resumed or made by several processes.
 test-long: setup
 	$(PYTEST) -m "long and not slow"
 
