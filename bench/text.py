@@ -50,7 +50,7 @@ from tempera.options.build import build
 from tempera.ranking.compare import Floats, bootstrap, interval
 from tempera.ranking.sample import sample_corpus
 from tempera.text.judge.sts import spearman
-from tempera.text.judge.tasks import Graded, RetrievalTask
+from tempera.text.judge.tasks import Graded, RetrievalTask, read_task
 from tempera.text.read.sources import BeirFolder, Given
 from tempera.text.train.catalogue import Catalogue
 from tempera.towers.transformer import Transformer
@@ -269,7 +269,8 @@ def tasks(data: Path) -> list[Task]:
     triplets = parquet.read_table(data / "nli" / "triplets.parquet")
     names = {"query": "anchor", "doc": "positive", "negative": "negative"}
     nli = unique({key: triplets[name].to_pylist() for key, name in names.items()})
-    graded = Graded.table(data / "stsb" / "test.parquet")
+    graded = read_task(data / "stsb" / "test.parquet")
+    assert isinstance(graded, Graded)
 
     def agreement(a: Floats, b: Floats) -> Any:
         def value(rows: Any) -> float:
@@ -294,7 +295,7 @@ def tasks(data: Path) -> list[Task]:
     part = replace(whole, corpus=whole.corpus.take(pa.array(sample.docs)), relevant=sample.relevant)
     return [
         Task("NLI -> STSb test", "spearman", nli, 64, 64,
-             lambda folder: graded.judge(Model(str(folder))).cosines,
+             lambda folder: graded.judge(Model(str(folder))).similarities,
              lambda cosines: spearman(cosines, graded.grades), agreement),
         Task(f"SciFact, {CORPUS:,} abstracts", "ndcg@10", claims, 32, 64,
              lambda folder: part.judge(Model(str(folder)), ("ndcg@10",)).per_query["ndcg@10"],
