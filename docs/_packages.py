@@ -30,6 +30,7 @@ USES = {
     "serve": "`tempera serve`",
     "mcp": "`tempera mcp`",
     "ray": "`tempera encode --engine ray`",
+    "mteb": "`tempera evaluate --mteb`",
 }
 # The words of a classifier or of a long licence, as the licence's identifier of SPDX.
 IDENTIFIERS = {

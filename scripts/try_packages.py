@@ -72,6 +72,7 @@ TRIALS = {
     "serve": ("tempera serve runs/pairs",),
     "mcp": ("python -m tempera mcp runs/pairs < /dev/null",),
     "ray": ("tempera encode runs/pairs pairs.csv --text answer --output vectors --engine ray",),
+    "mteb": ("tempera evaluate runs/pairs --mteb pairs.csv --hybrid",),
 }
 
 

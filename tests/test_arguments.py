@@ -19,8 +19,8 @@ from tempera.mining.hard_negatives import Mining
 from tempera.recommender.recommender import Recommender
 
 COMMANDS = (
-    "calibrate", "distill", "evaluate", "evaluate_held_out", "export_held_out", "learn", "merge", "mine", "sweep", "train",
-    "tune", "verify",
+    "calibrate", "distill", "evaluate", "evaluate_held_out", "evaluate_mteb", "export_held_out", "learn", "merge", "mine", "sweep",
+    "train", "tune", "verify",
 )  # fmt: skip
 
 

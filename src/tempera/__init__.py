@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .run.recipe import train as train
     from .run.verify import Proof as Proof
     from .run.verify import verify as verify
+    from .text.judge.by_mteb import evaluate_mteb as evaluate_mteb
     from .text.judge.evaluate import evaluate as evaluate
     from .text.train.mine import mine as mine
     from .tuning.learn import learn as learn
@@ -99,6 +100,7 @@ _NAMES = {
     "finished.held_out_set": "evaluate_held_out export_held_out",
     "finished.merge": "merge",
     "run.verify": "Proof verify",
+    "text.judge.by_mteb": "evaluate_mteb",
     "text.judge.evaluate": "evaluate",
     "text.train.mine": "mine",
 }

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..errors import TemperaError
+from .evaluating_mteb import evaluate_by_mteb
 from .output import print_events, print_findings, print_merge
 from .shared import (
     Count,
@@ -45,12 +46,16 @@ def evaluate(
     per_query: Path | None = None,
     mixed_precision: Literal["no", "auto"] = "no",
     index: Path | None = None,
+    mteb: Annotated[str | None, typer.Option(metavar="TASK")] = None,
+    hybrid: bool = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
     """Evaluate a model, also against another model or BM25.
 
     Differences are reported with confidence intervals. Processes of torchrun divide the work.
+    With --mteb, MTEB's own package evaluates the model.
 
     Args:
         model: model folder or run folder.
@@ -68,7 +73,11 @@ def evaluate(
         per_query: write every score to this .parquet or .csv file.
         mixed_precision: auto reads texts in bf16 where the processor multiplies bf16 fast.
         index: folder of vectors of the model, to take by the documents' ids.
-        overwrite: replace the file of --per-query.
+        mteb: evaluate by MTEB's package, on a BEIR folder or a table of pairs, or on the task of
+            MTEB with this name, which MTEB loads from its cache or from the hub.
+        hybrid: with --mteb, rank by words (BM25) and vectors together.
+        output: with --mteb, folder of results (default: RUN/evaluations/mteb).
+        overwrite: replace the file of --per-query, or an earlier result of --mteb.
     """
     refuse_absent(model, against)
     from ..engine.devices import joint_work
@@ -85,6 +94,9 @@ def evaluate(
             "split": split != "test",
             "mixed_precision": mixed_precision != "no",
             "index": index is not None,
+            "mteb": mteb is not None,
+            "hybrid": hybrid,
+            "output": output is not None,
         }
         for name, is_given in own.items():
             if is_given:
@@ -100,6 +112,28 @@ def evaluate(
         return
     if queries is not None:
         raise TemperaError(f"--queries is for recommenders, and {model} is none")
+    if mteb is not None:
+        others = {
+            "against": against is not None,
+            "bm25": bm25,
+            "metrics": bool(metrics),
+            "k": bool(k),
+            "exclude_self": exclude_self,
+            "per_query": per_query is not None,
+            "index": index is not None,
+        }
+        options = {
+            "hybrid": hybrid,
+            "split": split,
+            "mixed_precision": mixed_precision,
+            "output": output,
+            "overwrite": overwrite,
+        }
+        evaluate_by_mteb(model, mteb, data or [], others, options, as_json)
+        return
+    if hybrid or output is not None:
+        name = "--hybrid" if hybrid else "--output"
+        raise TemperaError(f"{name} is for evaluations by MTEB: add --mteb TASK, or drop it")
     paths, roles = with_roles(data) if data else ([], None)
     if per_query is not None:
         models = [model] if against is None else [model, against]

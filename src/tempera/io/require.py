@@ -19,6 +19,7 @@ EXTRAS = {
     "serve": ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client", "faiss"),
     "mcp": ("mcp", "orjson"),
     "ray": ("ray",),
+    "mteb": ("mteb",),
 }
 
 
