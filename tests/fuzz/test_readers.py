@@ -31,6 +31,7 @@ from tempera.corpora.corpus_manifest import CorpusPlan, ShardRecord
 from tempera.corpora.output_place import place_of
 from tempera.corpus.approximate import KINDS
 from tempera.corpus.approximate import write as write_faiss
+from tempera.corpus.bits import Bits
 from tempera.corpus.index import Index, write_index
 from tempera.errors import DataError, TemperaError, one_line
 from tempera.experiments.record import Record, read_records, write_records
@@ -478,6 +479,17 @@ def test_trained_texts_that_are_none(tmp_path: Path) -> None:
     refused(lambda: trained_on(tmp_path), str(path))
 
 
+def test_bits_with_moments_that_are_not_finite(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).standard_normal((40, 8)).astype(np.float32)
+    bits = Bits.of(vectors)
+    bits.write(tmp_path, "made of")
+    assert Bits.read(tmp_path, "made of", vectors.shape) is not None
+    bits.covariance[3, 4] = np.nan
+    bits.write(tmp_path, "made of")
+    says = f"{tmp_path}/bits.safetensors is damaged (covariance is not finite)"
+    refused(lambda: Bits.read(tmp_path, "made of", vectors.shape), says)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -581,6 +593,16 @@ def test_modules_that_lie_outside_of_a_model(tmp_path: Path, name: str) -> None:
         json.dumps([{"idx": 0, "type": "x.StaticEmbedding", "path": name}])
     )
     refused(lambda: load(tmp_path), f"{name!r} leads out of the folder")
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "b/" + "é" * 128, "\ud800"])
+def test_names_that_no_file_has(tmp_path: Path, name: str) -> None:
+    about = {"_data_files": [{"filename": name}]}
+    (tmp_path / "state.json").write_text(json.dumps(about))
+    refused(PairsFile(path=str(tmp_path)).read, str(tmp_path), "is no name of a file")
+    about = {"_data_files": [{"filename": name[:1] * 255}]} if name != "\ud800" else about
+    (tmp_path / "state.json").write_text(json.dumps(about))
+    refused(PairsFile(path=str(tmp_path)).read, str(tmp_path))
 
 
 @pytest.mark.parametrize("split", ["../../secret", "/etc/passwd", "a\0b"])

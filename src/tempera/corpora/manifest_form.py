@@ -14,6 +14,8 @@ from .stored_vectors import Stored
 
 WIDEST = 1 << 24  # the largest width that is believed
 
+_SHOWN = 40  # letters of a value in a message
+
 Kind = tuple[Callable[[Any], bool], str]
 
 
@@ -102,8 +104,9 @@ def _refuse_other_values(
     for path, (is_right, words) in kinds.items():
         value = _value(document, path)
         if not is_right(value):
+            shown = repr(value)[:_SHOWN]
             raise DataError(
-                f"{where} is damaged: {'.'.join(path)} is {value!r:.40}; expected {words}: {remedy}"
+                f"{where} is damaged: {'.'.join(path)} is {shown}; expected {words}: {remedy}"
             )
 
 

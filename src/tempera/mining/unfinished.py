@@ -1,4 +1,4 @@
-"""What an interrupted mining has left: blocks of queries that are finished, and the setting of an
+"""Files of an interrupted mining: blocks of queries that are finished, and the setting of an
 index."""
 
 from __future__ import annotations
