@@ -425,6 +425,17 @@ def test_shards_that_hold_something_else(corpus: Path, name: str, values: Any, s
     refused(lambda: EncodedCorpus(corpus).nearest(vector, 3), f"{corpus}/shards/a.parquet", says)
 
 
+def test_a_shard_whose_names_are_not_utf_8(corpus: Path, every: Any, tmp_path: Path) -> None:
+    path = corpus / "shards" / "a.parquet"
+    table = parquet.read_table(path).drop_columns(["text"])
+    table = table.append_column("textx", pa.array(["a"] * 4))
+    parquet.write_table(table, path, compression="none", store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"textx", b"te\xedtx"))
+    vector = np.full((1, 4), 0.5, np.float32)
+    refused(lambda: EncodedCorpus(corpus).nearest(vector, 3), f"{path} is damaged")
+    refused(lambda: encode(every[1] / "texts", path, tmp_path / "new", text="id"), str(path))
+
+
 def test_a_shard_with_two_columns_of_one_name(every: Any, tmp_path: Path) -> None:
     (tmp_path / "pairs").mkdir()
     rows = pa.table({"query": list("abcdef"), "doc": list("uvwxyz")})

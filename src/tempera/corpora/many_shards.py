@@ -198,7 +198,7 @@ class EncodedShards:
                 if file.metadata.num_rows != self.starts[number + 1] - self.starts[number]:
                     raise DataError(f"{where} is damaged: it has {file.metadata.num_rows:,} rows")
                 yield file
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{where} is damaged: {str(error).splitlines()[0]}") from None
 
     def _refuse_other_columns(self, schema: pa.Schema, where: str) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ..errors import DataError
 
-
 _LONGEST_NAME = 255  # bytes of a name in a folder, on every usual disk
 _SHOWN = 60  # letters of a longer name in a message
 
