@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -48,6 +49,7 @@ from tempera.tables.vector_files import read_vectors
 from tempera.task.evaluation import Evaluation
 from tempera.text.read.beir import read_beir
 from tempera.text.read.sources import PairsFile
+from tempera.text.read.text_files import TextFiles
 from tempera.text.shards.pair_survey import survey
 from tempera.towers.saved import load
 
@@ -309,6 +311,21 @@ def test_aliases_of_aliases_do_not_grow_without_bound(tmp_path: Path, repeat: st
     lines += [f"a{i}: &a{i} " + repeat.format(", ".join([f"*a{i - 1}"] * 9)) for i in range(1, 10)]
     (tmp_path / "config.yaml").write_text("\n".join(lines))
     refused(lambda: load_config(tmp_path / "config.yaml"), "values by its aliases", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a.html", "a.md"])
+def test_comments_without_an_end_take_no_longer_than_others(tmp_path: Path, name: str) -> None:
+    heads = {
+        "a.html": "<h1>Tea</h1><p>Steep <!-- no --> it.</p>",
+        "a.md": "# Tea\n\nSteep <!-- no --> it.\n",
+    }
+    (tmp_path / name).write_text(heads[name] + "<!--" * 60_000)
+    began = time.process_time()
+    pairs, _ = TextFiles(str(tmp_path), max_characters=1 << 20).read()
+    assert time.process_time() - began < 2
+    assert pairs.table["query"].to_pylist() == ["Tea"]
+    (text,) = pairs.table["doc"].to_pylist()
+    assert text.split()[:2] == ["Steep", "it."] and "no" not in text
 
 
 # ---- what is left on a disk
