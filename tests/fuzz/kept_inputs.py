@@ -143,7 +143,7 @@ def _read_encoding(folder: Path, _: Any, job: EncodingJob) -> None:
     again.unfinished()
     # The first of two workers waits for nobody.
     if work(again, WorkerShare(0, 2), stale=0.0) is not None:
-        EncodedCorpus(folder / "vectors").search("ant bee", 3)
+        EncodedCorpus(folder / "vectors", job.model).search("ant bee", 3)
 
 
 def _read_candidates(folder: Path, _: Any) -> None:
@@ -491,7 +491,11 @@ def kept_readers(text_run: Path, recommender_run: Path, scratch: Path) -> list[R
             partial(_read_corpus, model=text_run),
         ),
         Reader(
-            "encoding", partial(_unfinished, encoded), partial(_read_encoding, job=job), writes=True
+            "encoding",
+            partial(_unfinished, encoded),
+            partial(_read_encoding, job=job),
+            named=False,  # a message may name the shard of texts, which lies elsewhere
+            writes=True,
         ),
         Reader(
             "candidates", lambda chance: (_of_corpus(chance, candidates), None), _read_candidates

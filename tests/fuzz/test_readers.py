@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,7 +36,9 @@ from tempera.corpus.approximate import write as write_faiss
 from tempera.corpus.bits import Bits
 from tempera.corpus.index import Index, write_index
 from tempera.errors import DataError, TemperaError, one_line
+from tempera.experiments.grid import axes_of
 from tempera.experiments.record import Record, read_records, write_records
+from tempera.experiments.result import Point, Sweep
 from tempera.io.faiss_files import read_faiss
 from tempera.io.manifest import MANIFEST
 from tempera.mining.embedder import trained_on
@@ -367,6 +370,7 @@ def changed(path: Path, **values: Any) -> None:
         {"model__dimensions": 1 << 40},
         {"model__dimensions": True},
         {"model__similarity": []},
+        {"model__name": "\ud800"},
         {"model__fingerprint": None},
         {"options__text": ["text", 1]},
         {"options__text": []},
@@ -528,6 +532,7 @@ def test_bits_with_moments_that_are_not_finite(tmp_path: Path) -> None:
         {"spread": {"positive_50%": []}},
         {"loss": "a"},
         {"cautions": 1},
+        {"cautions": ["\ud800"]},
         {"x": 1},
     ],
 )
@@ -538,6 +543,17 @@ def test_records_of_sweeps_that_are_none(tmp_path: Path, change: dict[str, Any])
     assert [each.json() for each in read_records(path)] == [record.json()]
     path.write_text(json.dumps({**json.loads(record.json()), **change}) + "\n")
     refused(lambda: read_records(path), f"{path} was not written by a sweep")
+
+
+def test_runs_of_a_sweep_with_other_numbers_of_queries(tmp_path: Path) -> None:
+    params = {"objective.temperature": 0.1}
+    record = Record(params, metrics={"ndcg@10": 0.5}, per_query=[0.5, 0.5])
+    points = [Point((record,)), Point((replace(record, per_query=[0.5]),))]
+    axes = axes_of({"objective.temperature": [0.1, 0.5]})
+    says = f"{tmp_path} is damaged: its record of objective.temperature=0.1, seed 0 has 1 queries"
+    refused(lambda: Sweep.of(tmp_path, axes, "ndcg@10", (0,), points), says)
+    other = [points[0], replace(points[1], queries="others")]
+    assert len(Sweep.of(tmp_path, axes, "ndcg@10", (0,), other).points) == 2
 
 
 def test_a_recommender_without_the_options_of_its_data(every: Any, tmp_path: Path) -> None:
@@ -591,6 +607,7 @@ def test_vectors_of_an_index_are_near_those_that_it_was_made_of(indexes: Path, k
         ("ivf_pq", lambda index: setattr(index, "ntotal", 301)),
         ("ivf_pq", lambda index: setattr(index, "nprobe", 99)),
         ("ivf_fast", lambda index: setattr(index, "implem", 7)),
+        ("ivf_fast", lambda index: setattr(index, "qbs2", 1 << 31)),
         ("int8", lambda index: setattr(index, "ntotal", 299)),
         ("binary", lambda index: setattr(index, "k_factor", 0.0)),
     ],

@@ -28,11 +28,15 @@ def _is_width(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    """Return True for a text that can be written; names of files may hold any bytes."""
+    try:
+        return isinstance(value, str) and value.encode("utf-8", "surrogateescape") is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
 _TEXT: Kind = _is_text, "a text"

@@ -162,6 +162,7 @@ def _record(line: Any) -> Record:
     record = Record(**line)
     if not record.params and record.start is None:
         raise ValueError("a run without options")
+    json.dumps(line, ensure_ascii=False).encode()  # texts that are none are a ValueError
     checked: Record = _kinds().validate_python(vars(record))
     return checked
 

@@ -22,6 +22,7 @@ from .untrusted import refuse_irregular
 
 _WIDEST = 1 << 24
 _MOST_BITS = 16
+_BLOCKS = 1 << 16  # codes of the sizes of blocks of queries, four bits a block
 # Bytes for a part of an index: tables that FAISS computes are larger than the file.
 _ROOM = 1 << 30
 _TABLES = 16
@@ -224,6 +225,7 @@ def _check_ivf(index: Any) -> None:
             # FAISS 1.15 leaves it out when it reads, and ends the process at `reconstruct`.
             index.fine_quantizer = index.pq
         _demand(index.implem == 0, f"an unknown search, {index.implem}")
+        _demand(0 <= index.qbs < _BLOCKS and 0 <= index.qbs2 < _BLOCKS, "blocks of another size")
         _demand(index.pq.nbits == 4 and index.M == index.pq.M, "codes of another width")
         size = _product_size(index.pq, index.d)
         _demand(index.M2 == (index.M + 1) // 2 * 2, "codes of another width")
