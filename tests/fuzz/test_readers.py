@@ -605,7 +605,7 @@ def test_vectors_of_an_index_are_near_those_that_it_was_made_of(indexes: Path, k
         ("hnsw", lambda index: setattr(index.hnsw, "entry_point", 300)),
         ("hnsw", lambda index: setattr(index.hnsw, "entry_point", -1)),
         ("ivf_pq", lambda index: setattr(index, "ntotal", 301)),
-        ("ivf_pq", lambda index: setattr(index, "nprobe", 99)),
+        ("ivf_pq", lambda index: setattr(index, "nprobe", 0)),
         ("ivf_fast", lambda index: setattr(index, "implem", 7)),
         ("ivf_fast", lambda index: setattr(index, "qbs2", 1 << 31)),
         ("int8", lambda index: setattr(index, "ntotal", 299)),
