@@ -598,6 +598,23 @@ def test_vectors_of_an_index_are_near_those_that_it_was_made_of(indexes: Path, k
     assert np.corrcoef(near.ravel(), vectors.ravel())[0, 1] > 0.9
 
 
+def test_an_index_visits_no_more_clusters_than_it_has(indexes: Path, tmp_path: Path) -> None:
+    import faiss
+
+    index = faiss.read_index(str(indexes / "ivf_fast"))
+    index.nprobe = 1 << 30  # for which FAISS would take memory
+    faiss.write_index(index, str(tmp_path / "index.faiss"))
+    assert read_faiss(tmp_path / "index.faiss").nprobe == index.nlist
+
+
+def test_an_index_without_its_inner_index(indexes: Path, tmp_path: Path) -> None:
+    content = (indexes / "binary").read_bytes()
+    assert content.count(b"IxHe") == 1  # the signs
+    path = tmp_path / "index.faiss"
+    path.write_bytes(content.replace(b"IxHe", b"null"))
+    refused(lambda: read_faiss(path), f"{path} is not a readable FAISS index")
+
+
 @pytest.mark.parametrize(
     ("kind", "harm"),
     [

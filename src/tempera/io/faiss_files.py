@@ -86,6 +86,7 @@ def _refuse_unsound(index: Any, width: int | None = None, count: int | None = No
         width: D, of an index inside of another.
         count: c, likewise.
     """
+    _demand(index is not None, "one of its parts is missing")
     faiss = _faiss()
     index = faiss.downcast_index(index)
     if not 0 < index.d <= _WIDEST or not 0 <= index.ntotal < 1 << 48 or not index.is_trained:
@@ -219,6 +220,7 @@ def _check_ivf(index: Any) -> None:
     _demand(index.invlists is not None and index.nlist == index.invlists.nlist, "other clusters")
     _refuse_unsound(index.quantizer, index.d, index.nlist)
     _demand(index.nprobe > 0, "no clusters to visit")
+    index.nprobe = min(index.nprobe, max(1, index.nlist))  # FAISS takes memory for all of them
     lists = faiss.downcast_InvertedLists(index.invlists)
     if isinstance(index, faiss.IndexIVFPQFastScan):
         if index.fine_quantizer is None:
