@@ -13,6 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tempera.artifacts.encoded_corpus import EncodedCorpus, encode
+from tempera.io.manifest import MANIFEST
 from tempera.mining import hard_negatives
 from tempera.mining.hard_negatives import Mining
 from tempera.mining.indexed_shards import IndexedShards
@@ -198,5 +199,7 @@ def test_folders_without_the_index_of_a_corpus_are_refused(
     encoded.export(output=tmp_path / "index")
     path = tmp_path / "index" / "index.faiss"
     path.write_bytes(path.read_bytes()[:5000])
+    refused(tempera(*searched, tmp_path / "index"), f"{path} is damaged")
+    (tmp_path / "index" / MANIFEST).unlink()
     refused(tempera(*searched, tmp_path / "index"), "is not a readable FAISS index")
     refused(tempera(*command, "--recall", "0.5"), "give --corpus and --faiss")

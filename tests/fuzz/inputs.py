@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import signal
 import sys
 import unicodedata
@@ -27,7 +28,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet as parquet
 import torch
 from chance import altered, column, damaged, mutated, number, table, text, value
@@ -42,6 +42,7 @@ from tempera.engine.checkpoint import State
 from tempera.errors import TemperaError
 from tempera.forms.event_roles import USUAL as INTERACTION_ROLES
 from tempera.forms.roles import USUAL as PAIR_ROLES
+from tempera.io.documents import parsed
 from tempera.io.manifest import MANIFEST, first_fault, refuse_damaged
 from tempera.mining.vectors import Store, keys_of
 from tempera.options import yaml_options as config
@@ -89,6 +90,15 @@ class Place:
                 path.write_bytes(content)
         self.now = dict(files)
 
+    def empty(self) -> None:
+        """Remove every file, also those that a reader has written."""
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        self.now = {}
+
 
 @dataclass(frozen=True)
 class Reader:
@@ -99,6 +109,7 @@ class Reader:
     make: Callable[[Random], tuple[Files, Any]]
     read: Callable[[Path, Any], object]
     named: bool = True  # whether a message has to name a file
+    writes: bool = False  # whether the folder holds other files afterwards
 
 
 def is_plain_line(message: str) -> bool:
@@ -122,6 +133,9 @@ def accepts(reader: Reader, chance: Random, place: Place) -> bool:
             message = None
         except TemperaError as error:
             message = str(error)
+        finally:
+            if reader.writes:
+                place.empty()
     if seen:
         raise Fault(f"it did what no reader does: {seen[0]}")
     if message is None:
@@ -171,8 +185,17 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         )
         if writes and isinstance(path, str) and not path.startswith((_INSIDE[0], "/dev/null")):
             _SEEN.append(f"writes {path}")
-    elif event in _MOVES and not str(arguments[0]).startswith(_INSIDE[0]):
+    elif event in _MOVES and not _place_of(*arguments).startswith(_INSIDE[0]):
         _SEEN.append(f"{event} {arguments!r}"[:200])
+
+
+def _place_of(path: Any, *more: Any) -> str:
+    """Return the whole path of a file that is removed or moved, which may be named inside of an
+    open folder."""
+    folder = more[-1] if more else -1
+    if isinstance(folder, int) and folder >= 0:
+        return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), str(path))
+    return str(path)
 
 
 sys.addaudithook(_hook)
@@ -935,18 +958,26 @@ def _sampled_table(chance: Random) -> tuple[Files, Any]:
     return {f"rows.{kind}": content}, None
 
 
+def _read_rows(path: Path) -> pa.Table:
+    """Return rows of JSON without pyarrow's own reader, which a row of null kills."""
+    rows = [parsed(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("a row is no object")
+    return pa.Table.from_pylist(rows)
+
+
 def _read_profile(folder: Path, _: Any) -> None:
     """Profile a table that another reader opens: what it cannot open is no matter here."""
     (path,) = folder.glob("rows.*")
     openers = {
-        ".jsonl": pyarrow.json.read_json,
+        ".jsonl": _read_rows,
         ".csv": pyarrow.csv.read_csv,
         ".parquet": lambda name: parquet.read_table(name, use_threads=False),
     }
     try:
         rows = openers[path.suffix](path)
         rows.validate(full=True)
-    except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, OverflowError):
         raise TemperaError(f"{path} is no table") from None
     of_table = profile(rows, str(path))
     of_table.could_be("text", "time")
@@ -1009,6 +1040,7 @@ def readers(text_run: Path, recommender_run: Path, scratch: Path) -> dict[str, R
         scratch: an empty folder.
     """
     import sentence_transformers  # noqa: F401  what takes long is not the readers'
+    from kept_inputs import kept_readers  # which takes its parts from here
 
     beside = ("report.html", "README.md", "calibration.svg", "calibration.png", "log.jsonl")
     run, model, other = (
@@ -1070,5 +1102,6 @@ def readers(text_run: Path, recommender_run: Path, scratch: Path) -> dict[str, R
             lambda c: (_of_folder(checkpoint, c, json_of(checkpoint)), state),
             _read_checkpoint,
         ),
+        *kept_readers(text_run, recommender_run, scratch),
     ]
     return {reader.name: reader for reader in found}

@@ -85,6 +85,8 @@ def samples(folder: Path) -> None:
         {"data": {**data, "split": "leave_last_out"}, "tower": towers, **short, **more},
         folder / "items",
     )
+    whole = (folder / "items" / "config.yaml").read_bytes()
+    (folder / "items.yaml").write_bytes(whole)  # for readers of the data, too
     # What is read of it, lest most of the time goes into YAML of other sections.
     (folder / "items" / "config.yaml").write_text(
         tempera.options.yaml_options.dump({"tower": towers})

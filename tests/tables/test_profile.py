@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tempera.tables.arrow_types import decoded
 from tempera.tables.profile import profile
 from tempera.tables.proposal import NOT_READ, Decision, decision_table
 
@@ -162,6 +163,24 @@ def test_any_type_has_a_profile(values: pa.Array) -> None:
     assert column.distinct == sum(there)
     many = pa.concat_arrays([values] * 3_000)  # of which a sample is taken
     assert profile(pa.table({"a": many}), "a").columns["a"].distinct == sum(there)
+
+
+def test_categories_of_rare_types_become_their_values() -> None:
+    """Bytes that are texts in one part of a table alone stay bytes in all of it."""
+    values = [decimal.Decimal(1), None, decimal.Decimal(3)]
+    table = pa.table(
+        {
+            "number": pa.array(values).dictionary_encode(),
+            "bytes": pa.array([b"x", None, b"y"]).dictionary_encode(),
+        }
+    )
+    assert decoded(table).to_pydict() == {"number": [1, None, 3], "bytes": ["x", None, "y"]}
+    for parts in ([b"x"], [b"\xff"]), ([b"\xff"], [b"x"]):
+        plain = pa.chunked_array([pa.array(part) for part in parts])
+        coded = pa.chunked_array([pa.array(part).dictionary_encode() for part in parts])
+        mixed = decoded(pa.table({"plain": plain, "coded": coded}))
+        whole = [*parts[0], *parts[1]]
+        assert mixed.to_pydict() == {"plain": whole, "coded": whole}
 
 
 def test_no_columns() -> None:

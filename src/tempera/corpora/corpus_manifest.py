@@ -26,6 +26,7 @@ import xxhash
 from ..errors import DataError, OutputError, quantity
 from ..io.documents import parsed
 from ..io.manifest import MANIFEST, FileSum, Manifest
+from .manifest_form import refuse_other_manifest, refuse_other_plan, refuse_other_record
 from .output_place import OutputPlace
 from .shard_files import CorpusShard
 
@@ -81,6 +82,7 @@ class CorpusPlan:
             place.write(PLAN, written(self.json()))
             return
         earlier = _object(content, f"{place.address}/{PLAN}")
+        refuse_other_plan(earlier, f"{place.address}/{PLAN}")
         difference = self._difference(earlier)
         if difference is not None:
             raise OutputError(
@@ -89,29 +91,26 @@ class CorpusPlan:
 
     def _difference(self, earlier: Mapping[str, Any]) -> str | None:
         """Return the first difference to an earlier plan, in words."""
-        try:
-            theirs = earlier["model"]["fingerprint"]
-            if theirs != self.model["fingerprint"]:
+        theirs = earlier["model"]["fingerprint"]
+        if theirs != self.model["fingerprint"]:
+            return f"another model ({theirs[:12]}; this model is {self.model['fingerprint'][:12]})"
+        for name, value in self.options.items():
+            if earlier["options"].get(name) != value:
+                before = json.dumps(earlier["options"].get(name))
+                return f"another {name} ({before}; now {json.dumps(value)})"
+        for name, about in self.inputs.items():
+            before = earlier["inputs"].get(name)
+            if before is None:
+                return f"another corpus (without {about['address']})"
+            if before["size"] != about["size"]:
                 return (
-                    f"another model ({theirs[:12]}; this model is {self.model['fingerprint'][:12]})"
+                    f"another {about['address']} ({before['size']:,} bytes; now {about['size']:,})"
                 )
-            for name, value in self.options.items():
-                if earlier["options"].get(name) != value:
-                    before = json.dumps(earlier["options"].get(name))
-                    return f"another {name} ({before}; now {json.dumps(value)})"
-            for name, about in self.inputs.items():
-                before = earlier["inputs"].get(name)
-                if before is None:
-                    return f"another corpus (without {about['address']})"
-                if before["size"] != about["size"]:
-                    return f"another {about['address']} ({before['size']:,} bytes; now {about['size']:,})"
-            for name, before in earlier["inputs"].items():
-                if name not in self.inputs:
-                    return f"another corpus (with {before['address']}, which is missing now)"
-            if list(earlier["inputs"]) != list(self.inputs):
-                return "the same shards in another order"
-        except (LookupError, TypeError, AttributeError):
-            return f"a plan that is not readable ({PLAN} is damaged)"
+        for name, before in earlier["inputs"].items():
+            if name not in self.inputs:
+                return f"another corpus (with {before['address']}, which is missing now)"
+        if list(earlier["inputs"]) != list(self.inputs):
+            return "the same shards in another order"
         return None
 
 
@@ -186,10 +185,13 @@ class ShardRecord:
         if content is None:
             return None
         where = f"{place.address}/{record_name(name)}"
-        try:
-            record = cls.of(_object(content, where))
-        except (LookupError, TypeError):
-            raise DataError(f"{where} is damaged: remove it, and encode the shard again") from None
+        document = _object(content, where)
+        refuse_other_record(document, where)
+        if document["name"] != name:
+            raise DataError(
+                f"{where} is the record of {document['name']}: remove it, and encode the shard again"
+            )
+        record = cls.of(document)
         if place.size(shard_name(name)) != record.output.size:
             return None
         return record
@@ -270,11 +272,15 @@ def read_corpus(place: OutputPlace) -> dict[str, Any]:
     """
     content = place.read(CORPUS)
     if content is not None:
-        return _object(content, f"{place.address}/{CORPUS}")
-    plan = place.read(PLAN)
-    if plan is None:
+        manifest = _object(content, f"{place.address}/{CORPUS}")
+        refuse_other_manifest(manifest, f"{place.address}/{CORPUS}")
+        return manifest
+    content = place.read(PLAN)
+    if content is None:
         raise DataError(f"{place.address} holds no corpus of vectors: {CORPUS} is missing")
-    every = _object(plan, f"{place.address}/{PLAN}")["inputs"]
+    plan = _object(content, f"{place.address}/{PLAN}")
+    refuse_other_plan(plan, f"{place.address}/{PLAN}")
+    every = plan["inputs"]
     finished = len(place.names(RECORDS))
     raise DataError(
         f"{place.address} is not finished: {finished:,} of {quantity(len(every), 'shards')} are encoded; "

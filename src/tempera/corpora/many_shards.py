@@ -5,7 +5,7 @@ Letters in shapes: q queries, c rows of all shards, n rows at once, D width, k n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,14 +20,16 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.manifest import refuse_damaged
 from ..ranking.nearest import refuse_not_finite, top
+from ..tables.arrow_types import is_text
 from ..towers.stamp import Stamp
 from .corpus_manifest import read_corpus, shard_name
 from .output_place import OutputPlace, place_of
 from .shard_columns import EMBEDDING, ID, of_numbers
-from .stored_vectors import Vectors, restored
+from .stored_vectors import Vectors, is_vectors, restored
 
 Positions = NDArray[np.int64]
 ROWS = 1 << 16  # vectors in memory at once
+_REMEDY = "the file is damaged: remove it, and run the same tempera encode again"
 
 
 @dataclass(frozen=True)
@@ -61,17 +63,12 @@ class EncodedShards:
     def __init__(self, folder: str) -> None:
         self.place: OutputPlace = place_of(folder)
         about = read_corpus(self.place)
-        try:
-            self.model: dict[str, Any] = dict(about["model"])
-            self.options: dict[str, Any] = dict(about["options"])
-            self.names = [str(shard["name"]) for shard in about["shards"]]
-            rows = [int(shard["rows"]) for shard in about["shards"]]
-            self.fingerprint = str(self.model["fingerprint"])
-            self.width = int(self.model["dimensions"])
-        except (LookupError, TypeError, ValueError):
-            raise DataError(
-                f"{folder} is damaged: its manifest does not describe a corpus of vectors"
-            ) from None
+        self.model: dict[str, Any] = about["model"]
+        self.options: dict[str, Any] = about["options"]
+        self.names: list[str] = [shard["name"] for shard in about["shards"]]
+        rows = [shard["rows"] for shard in about["shards"]]
+        self.fingerprint: str = self.model["fingerprint"]
+        self.width: int = self.model["dimensions"]
         # Position of the first row of each shard, and the number of all rows, [shards + 1].
         self.starts: Positions = np.cumsum([0, *rows])
 
@@ -101,7 +98,12 @@ class EncodedShards:
             with self._opened(number) as file:
                 for batch in file.iter_batches(rows, columns=columns):
                     ids = batch.column(ID) if with_ids else None
-                    yield VectorBlock(first, name, restored(batch.column(EMBEDDING)), ids)
+                    where = f"{self.place.address}/{shard_name(name)}"
+                    if batch.column(EMBEDDING).null_count:
+                        raise DataError(f"{where} has rows with no vector: {_REMEDY}")
+                    vectors = restored(batch.column(EMBEDDING))
+                    refuse_not_finite(vectors, where, _REMEDY)
+                    yield VectorBlock(first, name, vectors, ids)
                     first += len(batch)
 
     def tables(self) -> Iterator[tuple[str, int, pa.RecordBatch]]:
@@ -192,11 +194,29 @@ class EncodedShards:
                     )
                 if self.place.local is not None:
                     refuse_damaged(self.place.local / name)
+                self._refuse_other_columns(file.schema_arrow, where)
                 if file.metadata.num_rows != self.starts[number + 1] - self.starts[number]:
                     raise DataError(f"{where} is damaged: it has {file.metadata.num_rows:,} rows")
                 yield file
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{where} is damaged: {str(error).splitlines()[0]}") from None
+
+    def _refuse_other_columns(self, schema: pa.Schema, where: str) -> None:
+        """Raise DataError for a shard without ids as texts, vectors of this width, and texts in the
+        columns of texts that it keeps."""
+        kinds = dict(zip(schema.names, schema.types, strict=True))
+        wrong = [name for name in (ID, *self.options["text"]) if not _is_texts(kinds, name)]
+        if len(kinds) < len(schema.names):
+            fault = "two of its columns have one name"
+        elif wrong or ID not in kinds:
+            fault = f"its column {[*wrong, ID][0]!r} does not hold texts"
+        elif not is_vectors(kinds.get(EMBEDDING), self.width):
+            fault = f"its column {EMBEDDING!r} does not hold vectors of {self.width} numbers"
+        else:
+            return
+        raise DataError(
+            f"{where} is damaged: {fault}: remove it, and run the same tempera encode again"
+        )
 
 
 def encoded_documents(folder: str | Path) -> EncodedShards:
@@ -236,6 +256,12 @@ def merged(
     positions = np.concatenate([one[1], other[1]], axis=1)
     order = np.lexsort((positions, -scores), axis=1)[:, :k]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
+
+
+def _is_texts(kinds: Mapping[str, pa.DataType], name: str) -> bool:
+    """Return True if a column holds texts, or is not there."""
+    kind = kinds.get(name, pa.string())
+    return is_text(kind) or pa.types.is_null(kind)
 
 
 def _taken(file: Any, rows: Positions) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -90,7 +90,8 @@ class ShardColumns:
         return list(dict.fromkeys((*self.text, *ids, *self.kept)))
 
     def refuse_missing(self, names: Sequence[str], where: str) -> None:
-        """Raise DataError for a shard without one of the columns."""
+        """Raise DataError for a shard without one of the columns, or with two of one name."""
+        refuse_repeated(names, where)
         for name in self.names:
             if name not in names:
                 near = did_you_mean(name, names)

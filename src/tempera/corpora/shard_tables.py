@@ -68,7 +68,7 @@ def _parquet_file(path: Path) -> Iterator[Any]:
     try:
         with parquet.ParquetFile(path, memory_map=True) as file:
             yield file
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"{path}: not a readable parquet file: {str(error).splitlines()[0]}"
         ) from None

@@ -40,6 +40,13 @@ def list_type(width: int, dtype: str) -> pa.DataType:
     return pa.list_(pa.field("element", _TYPES[dtype], nullable=False), width)
 
 
+def is_vectors(kind: pa.DataType | None, width: int) -> bool:
+    """Return True for the type of a column of vectors of a width."""
+    if kind is None or not pa.types.is_fixed_size_list(kind):
+        return False
+    return kind.list_size == width and kind.value_type in _TYPES.values()
+
+
 def stored(vectors: Vectors, dtype: str, where: str) -> pa.Array:
     """Return vectors, [n, D], as a column of lists.
 

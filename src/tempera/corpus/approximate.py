@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
+from ..io.faiss_files import read_faiss
 from ..io.require import require
 from ..ranking.nearest import top
 from ..task.run_files import FAISS_FILE
@@ -127,10 +128,7 @@ class Approximate:
     """An approximate index, read into memory."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            self.index = _faiss().read_index(str(path))
-        except RuntimeError:
-            raise DataError(f"{path} is not a readable FAISS index") from None
+        self.index = read_faiss(path)
 
     @property
     def shape(self) -> tuple[int, int]:

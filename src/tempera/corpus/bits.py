@@ -150,6 +150,8 @@ class Bits:
             array = getattr(self, name)
             if array.dtype != kind or array.shape != size:
                 raise _damaged(path, f"{name} is {array.dtype} {array.shape}; expected {size}")
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise _damaged(path, f"{name} is not finite")
 
 
 def _damaged(path: Path, fault: str) -> DataError:

@@ -39,7 +39,8 @@ def figures(records: Sequence[Record], intervals: bool = False) -> dict[str, Any
     """
     columns: dict[str, Any] = {}
     for name in _names(record.metrics for record in records):
-        difference = metric_interval([record.metrics[name] for record in records])
+        values = [record.metrics[name] for record in records if name in record.metrics]
+        difference = metric_interval(values)
         columns[name] = difference.mean
         if intervals:
             columns[f"{name} low"] = difference.low
@@ -49,7 +50,7 @@ def figures(records: Sequence[Record], intervals: bool = False) -> dict[str, Any
         if name != "temperature":
             columns[name] = mean(record.diagnosis.get(name) for record in records)
     for name in _names(record.spread for record in records):
-        columns[f"held out {name}"] = mean(record.spread[name] for record in records)
+        columns[f"held out {name}"] = mean(record.spread.get(name) for record in records)
     columns["loss"] = mean(record.loss for record in records)
     columns["gradient norm"] = mean(record.grad_norm for record in records)
     columns["seconds"] = mean(record.seconds for record in records)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +145,34 @@ def read_records(path: Path) -> list[Record]:
     if not path.is_file():
         return []
     try:
-        return [Record(**line) for line in read_json_lines(path)]
+        return [_record(line) for line in read_json_lines(path)]
     except (ValueError, TypeError):
         raise OutputError(
             f"{path} was not written by a sweep; give another folder, or --overwrite"
         ) from None
+
+
+def _record(line: Any) -> Record:
+    """Return the record of a line.
+
+    Raises:
+        ValueError: a value of another kind, or a run without options.
+        TypeError: an unknown or missing value.
+    """
+    record = Record(**line)
+    if not record.params and record.start is None:
+        raise ValueError("a run without options")
+    json.dumps(line, ensure_ascii=False).encode()  # texts that are none are a ValueError
+    checked: Record = _kinds().validate_python(vars(record))
+    return checked
+
+
+@cache
+def _kinds() -> Any:
+    """Return the check of the kinds of all values of a record."""
+    from pydantic import TypeAdapter  # takes time to load
+
+    return TypeAdapter(Record)
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:

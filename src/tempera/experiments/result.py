@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..artifacts.pictures import label, number
-from ..errors import quantity
+from ..errors import OutputError, quantity
 from ..io.console import aligned
 from ..ranking.compare import Difference
 from .figures import (
@@ -115,6 +115,20 @@ class Point:
         return mean(record.grad_norm for record in self.done)
 
 
+def _refuse_other_queries(folder: Path, points: Sequence[Point]) -> None:
+    """Raise OutputError if runs that were asked the same queries have other numbers of them, as a
+    damaged record says."""
+    counts: dict[str, int] = {}
+    for point in points:
+        for record in point.done:
+            count = counts.setdefault(point.queries, len(record.per_query))
+            if count != len(record.per_query):
+                raise OutputError(
+                    f"{folder} is damaged: its record of {record.name} has {len(record.per_query):,} queries, and others "
+                    f"{count:,}: give another folder, or --overwrite"
+                )
+
+
 @dataclass(frozen=True)
 class Sweep:
     """A finished sweep. `str` is its table.
@@ -150,7 +164,12 @@ class Sweep:
         seeds: tuple[int, ...],
         made: Sequence[Point],
     ) -> Sweep:
-        """Return the sweep of all points, with the best region of its grid."""
+        """Return the sweep of all points, with the best region of its grid.
+
+        Raises:
+            OutputError: runs of the same queries have other numbers of them.
+        """
+        _refuse_other_queries(folder, made)
         points, learned, scheduled = [], [], []
         for point in made:
             if point.start is None:

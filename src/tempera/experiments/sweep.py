@@ -125,7 +125,8 @@ def _make_missing_runs(plan: SweepPlan, runner: Runner, what: str) -> dict[str, 
     missing = []
     for run in plan.runs:
         record = records.get(run.record.key)
-        if record is None or not record.done:
+        is_done = record is not None and record.done and plan.template.metric in record.metrics
+        if not is_done:
             missing.append(run)
     total = len(plan.runs)
     done = total - len(missing)

@@ -10,12 +10,11 @@ from typing import Any
 from ..artifacts.run_folder import Run
 from ..errors import ConfigError, DataError
 from ..io.console import logger
-from ..options.build import config_of_run
 from ..parallel.distributed import ALONE, Group
 from ..ranking.metrics import listed
-from ..recommend.read.interactions import Interactions
 from ..recommend.recommendation import InteractionTask
 from ..recommend.train.entity_tables import open_towers
+from ..recommender.further_events import data_of_run
 from ..recommender.other_events import Asked, EventsFinding
 from ..task.verdict import COUNTED, OURS
 from .data_again import evaluated_model, refitted_parts
@@ -130,9 +129,8 @@ def _read_again(
     run: Path, document: Mapping[str, Any], metrics: tuple[str, ...], queries: int | None
 ) -> InteractionTask:
     """Return the interactions of a run, divided as for its evaluated model."""
-    config = config_of_run(run)
-    assert isinstance(config.data, Interactions)
-    if config.data.path is None:
+    config, source = data_of_run(run)
+    if source.path is None:
         raise DataError(f"{run} was trained on an object of Python, which is gone: {_INSTEAD}")
     options = config.evaluation
     if metrics:

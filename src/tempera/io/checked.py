@@ -139,6 +139,22 @@ def mapped_rows(path: Path) -> NDArray[Any] | CheckedRows:
     return CheckedRows(content.reshape(rows.shape), rows.offset, blocks)
 
 
+def read_array(path: Path) -> NDArray[Any]:
+    """Return the array of a .npy file; objects are never unpickled.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is no .npy file, or holds objects.
+    """
+    try:
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # the header is read as Python, by tokenize and ast
+        raise ValueError(str(error) or type(error).__name__) from None
+    return array
+
+
 class _CheckedFile(io.RawIOBase):
     """A large file; each block is compared on first reading."""
 

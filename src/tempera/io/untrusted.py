@@ -10,6 +10,9 @@ from pathlib import Path
 
 from ..errors import DataError
 
+_LONGEST_NAME = 255  # bytes of a name in a folder, on every usual disk
+_SHOWN = 60  # letters of a longer name in a message
+
 
 @contextmanager
 def without_panics() -> Iterator[None]:
@@ -31,7 +34,7 @@ def inside(folder: Path, name: str) -> Path:
     """Return the path of a file or folder named in a file of `folder`.
 
     Raises:
-        DataError: the name leads out of the folder.
+        DataError: the name leads out of the folder, or no file has such a name.
 
     >>> inside(Path("model"), "0_Static").as_posix()
     'model/0_Static'
@@ -43,6 +46,14 @@ def inside(folder: Path, name: str) -> Path:
     if name.startswith("/") or "\0" in name or ".." in Path(name).parts:
         raise DataError(
             f"{folder}: {name!r} leads out of the folder, and what it holds has to lie inside"
+        )
+    try:
+        longest = max(map(len, os.fsencode(name).split(b"/")))
+    except UnicodeEncodeError:
+        raise DataError(f"{folder}: {name!r} is no name of a file") from None
+    if longest > _LONGEST_NAME:
+        raise DataError(
+            f"{folder}: {name[:_SHOWN]!r} and more is no name of a file: it is too long"
         )
     return folder / name
 

@@ -20,6 +20,7 @@ from ..corpora.corpus_manifest import is_corpus
 from ..corpora.many_shards import EncodedShards
 from ..engine.devices import choose_precision, named
 from ..errors import ConfigError, DataError
+from ..io.checked import read_array
 from ..io.console import progress_bar
 from ..io.ids import Ids, content_ids, form_ids
 from ..io.manifest import refuse_damaged
@@ -132,9 +133,13 @@ def trained_on(folder: Path) -> Ids | None:
     if not path.is_file():
         return None
     try:
-        trained: Ids = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        trained: Ids = read_array(path)
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
+    if trained.dtype != np.int64 or trained.ndim != 1:
+        raise DataError(
+            f"{path} is damaged: it holds {trained.dtype} {trained.shape}; expected ids"
+        )
     return trained
 
 

@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from ..corpora.many_shards import ROWS
 from ..errors import DataError
+from ..io.faiss_files import read_faiss
+from ..io.manifest import refuse_damaged
 from ..io.require import require
 from ..ranking.nearest import top_of
 from ..task.run_files import DOCUMENTS, FAISS_FILE
@@ -188,18 +190,14 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _read_index(folder: Path) -> Any:
-    faiss = _faiss()
     path = folder / FAISS_FILE
     if not path.is_file():
         raise DataError(
             f"{folder} holds no index of an encoded corpus: make one by tempera export FOLDER --to faiss, and give "
             "FOLDER/export/faiss"
         )
-    try:
-        index = faiss.read_index(str(path))
-    except RuntimeError:
-        raise DataError(f"{path} is not a readable FAISS index") from None
-    if not isinstance(index, faiss.IndexIVF):
+    index = read_faiss(path)
+    if not isinstance(index, _faiss().IndexIVF):
         raise DataError(f"{path} has no clusters to visit: export the encoded corpus to faiss")
     return index
 
@@ -214,6 +212,7 @@ def _faiss() -> Any:
 def _refuse_other(index: Any, folder: Path, documents: ShardDocuments) -> None:
     """Raise DataError if an index is not of the vectors of an encoded corpus."""
     shards = documents.shards
+    refuse_damaged(folder / DOCUMENTS)
     try:
         with pa.memory_map(str(folder / DOCUMENTS)) as file:
             metadata = pa.ipc.open_file(file).schema.metadata

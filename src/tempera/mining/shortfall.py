@@ -3,13 +3,15 @@ negatives."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import quantity
+from ..io.documents import parsed
 
 Ints = NDArray[np.int64]
 
@@ -37,6 +39,29 @@ class Report:
     # Share of the nearest documents that an index finds, of a sample of queries.
     recall: float | None = None
     cpu_seconds: float = field(default=0.0, compare=False)  # of all threads
+
+    def text(self) -> str:
+        """Return the report as a JSON text, from which `of_text` makes it again."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_text(cls, text: str | bytes) -> Report:
+        """Return the report of a JSON text.
+
+        Raises:
+            ValueError: the text is no report.
+            TypeError: likewise.
+        """
+        report = cls(**parsed(text))
+        for name, usual in vars(cls()).items():
+            value = getattr(report, name)
+            if isinstance(usual, dict):
+                is_right = isinstance(value, dict) and all(map(_is_number, value.values()))
+            else:
+                is_right = _is_number(value) or (value is None and usual is None)
+            if not is_right:
+                raise ValueError(f"{name} is {value!r}")
+        return report
 
     @classmethod
     def of(
@@ -124,6 +149,10 @@ def cpu_time(seconds: float) -> str:
     if seconds < 360:
         return f"{seconds:,.0f} seconds"
     return f"{seconds / 3600:,.2f} hours"
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
 def _plus(a: Any, b: Any) -> Any:

@@ -147,7 +147,7 @@ class Store:
         if vectors.ndim != 2 or len(vectors) != len(keys) or width not in (None, vectors.shape[1]):
             expected = f"({len(keys)}, {'width' if width is None else width})"
             raise DataError(
-                f"the model returned vectors of shape {vectors.shape}; expected {expected}"
+                f"{self.folder} keeps other vectors: the model returned vectors of shape {vectors.shape}; expected {expected}"
             )
         stored = np.ascontiguousarray(vectors, np.float32)
         refuse_not_finite(stored, "texts as float32")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError, quantity
 from ..forms.event_roles import TABLE, USUAL
-from ..options.build import config_of_run, options_of_run
+from ..options.build import options_of_run
 from ..recommend.judge.full_catalogue import Histories
 from ..recommend.judge.past_events import Moment, PastEvents
 from ..recommend.read.feature_tables import KEY, keyed
@@ -29,7 +29,7 @@ from ..tables.nested import with_paths
 from ..tables.streams import stream
 from ..tables.tables import blocks
 from ..task.run_files import USERS
-from .further_events import left_out_of, read_further, refuse_another_unit
+from .further_events import data_of_run, left_out_of, read_further, refuse_another_unit
 from .known_items import ids_of
 from .recommender import Recommender
 from .stored_histories import Codes
@@ -108,8 +108,7 @@ def users_of_histories(
         DataError: a table that cannot be read, times in another unit than the run's, or no event
             with an item of the run.
     """
-    options = config_of_run(recommender.folder).data
-    assert isinstance(options, Interactions)
+    _, options = data_of_run(recommender.folder)
     options, notes = _fitting(options, histories)
     later = read_further(options, histories, recommender.integers)
     refuse_another_unit(later.time, recommender)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,30 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..options.build import config_of_run
 from ..recommend.judge.moments import ANOTHER_UNIT
 from ..recommend.read.division import Undivided
 from ..recommend.read.events import BELOW
 from ..recommend.read.feature_tables import texts_of
 from ..recommend.read.interactions import Interactions
 from ..recommend.read.timeline import Timeline
+from ..task.config import Config
 from .recommender import Recommender
+
+
+def data_of_run(run: Path, overrides: Sequence[str] = ()) -> tuple[Config, Interactions]:
+    """Return the configuration of a recommender's run, and its options of the data.
+
+    Raises:
+        DataError: the run's data are no interactions.
+    """
+    config = config_of_run(run, overrides)
+    if not isinstance(config.data, Interactions):
+        raise DataError(
+            f"{run / 'config.yaml'} does not describe interactions: data.source has to be interactions; "
+            "restore it from a copy"
+        )
+    return config, config.data
 
 
 def without_files(options: Interactions) -> Interactions:

@@ -20,20 +20,19 @@ from ..corpus.index import write_stamp
 from ..errors import DataError, quantity
 from ..io.atomic import renewed
 from ..io.manifest import refuse_not_whole
-from ..options.build import config_of_run
 from ..recommend.judge.counts import COUNTS
 from ..recommend.judge.full_catalogue import Histories
 from ..recommend.judge.past_events import PastEvents
 from ..recommend.read.aside import ASIDE, TAKEN
 from ..recommend.read.behaviours import with_contexts
 from ..recommend.read.feature_tables import texts_of
-from ..recommend.read.interactions import EventRows, Interactions, read_rows
+from ..recommend.read.interactions import EventRows, read_rows
 from ..recommend.train.encoders import Entities
 from ..recommend.train.entity_tables import entities, with_counts
 from ..task.run_files import ADDED, CONTEXTS, HISTORIES, USERS
 from ..towers.saved import fingerprint
 from ..towers.stamp import beside
-from .further_events import left_out_of, refuse_another_unit, without_files
+from .further_events import data_of_run, left_out_of, refuse_another_unit, without_files
 from .recommender import Recommender
 from .recounted import recounted
 from .stored_histories import Codes
@@ -144,6 +143,7 @@ def _write_with_new_events(run: Path, data: Any, folder: Path) -> dict[str, Any]
                 "so counts do not know the new events"
             )
     if len(events.user_ids) or (events.contexts is not None and len(events.contexts)):
+        _ = recommender.index  # is readable, since its stamp is written again
         changed = {USERS: users}
         if events.contexts is not None:
             changed[CONTEXTS] = _with_new_contexts(run, events.contexts)
@@ -179,8 +179,7 @@ def read_new_events(recommender: Recommender, data: Any) -> NewEvents:
     Raises:
         DataError: data that cannot be read, or times of another kind or unit than the run's.
     """
-    config = config_of_run(recommender.folder).data
-    assert isinstance(config, Interactions)
+    _, config = data_of_run(recommender.folder)
     options = replace(without_files(config), metadata=("*",))
     if isinstance(data, str | Path):
         options = replace(options, path=str(data))
@@ -352,8 +351,7 @@ def _numbered_again(events: NewEvents, known_users: int) -> NewEvents:
 def _is_known(recommender: Recommender, events: NewEvents) -> NDArray[np.bool_]:
     """Return True for each new event with the user, item and time of an event that the run knows,
     [e]; without an order, with the user and the item of one."""
-    config = config_of_run(recommender.folder).data
-    assert isinstance(config, Interactions)
+    _, config = data_of_run(recommender.folder)
     past = _stored_past(recommender, None)
     names = []
     if config.ordered:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ..core.frame import Frame
 from ..errors import ConfigError, DataError, quantity
-from ..options.build import config_of_run
 from ..parallel.distributed import ALONE, Group
 from ..ranking.compare import Comparison
 from ..ranking.metrics import listed
@@ -26,13 +25,12 @@ from ..recommend.judge.judgement import Recommended
 from ..recommend.judge.later_events import drawn, judge_events
 from ..recommend.judge.leads import Reached, protocols_of, winner
 from ..recommend.read.division import GlobalTime
-from ..recommend.read.interactions import Interactions
 from ..recommend.read.timeline import Events, Timeline
 from ..recommend.train.encoders import Elapsed
 from ..recommend.train.segments import Contexts
 from ..recommend.train.visits import Visits
 from ..task.verdict import COUNTED, OURS
-from .further_events import in_contexts, read_further, refuse_another_unit
+from .further_events import data_of_run, in_contexts, read_further, refuse_another_unit
 from .recommender import Recommender
 
 Floats = NDArray[np.float32]
@@ -249,16 +247,13 @@ def evaluate_events(
                 f"{name} stands in the run and cannot be given for its evaluation: only how the data are read can, "
                 "such as data.time=COLUMN"
             )
-    config = config_of_run(recommender.folder, options)
-    assert isinstance(config.data, Interactions)
+    config, source = data_of_run(recommender.folder, options)
     is_split_given = any(option.startswith("data.split") for option in options)
-    if is_split_given and not isinstance(config.data.split, GlobalTime):
+    if is_split_given and not isinstance(source.split, GlobalTime):
         raise ConfigError(
             "data.split of an evaluation on other interactions is global_time, with its least and rolling"
         )
-    recommender, later = in_contexts(
-        recommender, read_further(config.data, data, recommender.integers)
-    )
+    recommender, later = in_contexts(recommender, read_further(source, data, recommender.integers))
     ids = later.user_ids
     latest = recommender.stored.latest(ids)
     if latest is None and Elapsed() in recommender.options.query:
@@ -267,7 +262,7 @@ def evaluate_events(
         )
     refuse_another_unit(later.time, recommender)
     events = Continued.of(
-        later, recommender.item_ids, recommender.stored.rows(ids), latest, config.data.split
+        later, recommender.item_ids, recommender.stored.rows(ids), latest, source.split
     )
     total = {name: len(each) for name, each in events.test.items()}
     if queries is not None:

@@ -51,9 +51,12 @@ def decoded(table: pa.Table) -> pa.Table:
         column = table.column(i)
         if _is_rare(field.type):
             chunks = column.chunks or [pa.array([], field.type)]
-            column = pa.chunked_array([_common(chunk) for chunk in chunks])
-        if pa.types.is_dictionary(field.type):
-            kind = _plain(field.type.value_type)
+            common = [_common(chunk) for chunk in chunks]
+            # Bytes of which one part alone is UTF-8 stay bytes as a whole.
+            if all(chunk.type == common[0].type for chunk in common):
+                column = pa.chunked_array(common)
+        if pa.types.is_dictionary(column.type):  # one of a rare type is decoded by now
+            kind = _plain(column.type.value_type)
             chunks = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks]
             column = pa.chunked_array(chunks, kind)
         kind = _plain(column.type)

@@ -16,11 +16,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..io.checked import mapped_rows
+from ..io.checked import mapped_rows, read_array
 from ..io.documents import read_lines
+from ..io.faiss_files import read_faiss
 from ..io.later import compute as pc
 from ..io.manifest import is_recorded, refuse_damaged
-from ..io.require import require
 from ..io.untrusted import refuse_unsafe
 
 DOCUMENT = ("id", "name", "place")  # columns of the documents in every table of an index
@@ -166,13 +166,11 @@ def _numpy(path: Path) -> VectorFile:
 
 
 def _faiss(path: Path) -> VectorFile:
-    refuse_damaged(path)
     if not path.is_file():
         raise FileNotFoundError(path)
-    require("faiss", f"reading {path}")
+    whole: Any = read_faiss(path)
     import faiss
 
-    whole: Any = faiss.read_index(str(path))
     index = whole
     names = np.arange(whole.ntotal)
     if hasattr(whole, "id_map"):  # owns the index that it names
@@ -189,8 +187,8 @@ def _ids(path: Path) -> pa.Array:
     if not path.is_file():
         raise DataError(f"no such file of ids: {path}")
     try:
-        return _texts(np.load(path, allow_pickle=False))
-    except (ValueError, EOFError, pa.ArrowException) as error:
+        return _texts(read_array(path))
+    except (ValueError, pa.ArrowException) as error:
         raise DataError(
             f"{path} holds no ids that can be read: {error}; give an array of texts or integers"
         ) from None

@@ -63,6 +63,7 @@ class _Page(HTMLParser):
         self.in_title = False
         self.in_code = False
         self.unread = 0  # depth of elements that are not read
+        self.is_whole = False  # no more of the page follows
 
     def handle_starttag(self, tag: str, attrs: object) -> None:
         self.unread += tag in _UNREAD
@@ -94,6 +95,18 @@ class _Page(HTMLParser):
             return super().parse_marked_section(i, report)
         except AssertionError:
             return self.parse_bogus_comment(i)
+
+    def close(self) -> None:
+        self.is_whole = True
+        super().close()
+
+    def parse_comment(self, i: int, report: bool = True) -> int:
+        """Read a comment without an end up to the end of the page, as browsers and later versions
+        of Python do; Python 3.11 searches the whole page again for each of many."""
+        end = super().parse_comment(i, report)
+        if end < 0 and self.is_whole:
+            return len(self.rawdata)
+        return end
 
     def _fence(self, in_code: bool) -> None:
         """Add a fence where code begins or ends."""

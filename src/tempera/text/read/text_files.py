@@ -209,9 +209,15 @@ def _without_matter(text: str) -> tuple[str, str]:
     titled = matter and _TITLED.search(matter[1])
     if titled:
         title = titled[1].strip("\"'")
-    for pattern in (_MATTER, _COMMENT):
-        text = pattern.sub(lambda match: "\n" * match[0].count("\n"), text)
-    return text, title
+    text = _MATTER.sub(_empty_lines, text)
+    # Behind the last end no comment is complete, and each beginning would be followed to the end.
+    end = text.rfind("-->") + 3 if "-->" in text else 0
+    return _COMMENT.sub(_empty_lines, text[:end]) + text[end:], title
+
+
+def _empty_lines(match: re.Match[str]) -> str:
+    """Return as many ends of lines as a text has."""
+    return "\n" * match[0].count("\n")
 
 
 def parts_of(section: Section, most: int) -> Iterator[tuple[str, str]]:

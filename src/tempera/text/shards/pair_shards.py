@@ -134,8 +134,10 @@ class PairShards:
         return list(wanted)
 
     def _refuse_other_columns(self, block: TableBlock) -> None:
-        """Raise DataError for a shard without queries or documents."""
+        """Raise DataError for a shard without queries or documents, or with two columns of one
+        name."""
         names = block.table.column_names
+        refuse_repeated(names, block.file)
         for role in TABLE.needed:
             if set(self.columns[role]).isdisjoint(names):
                 raise DataError(

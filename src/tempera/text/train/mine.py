@@ -22,7 +22,6 @@ from ...errors import DataError, OutputError
 from ...forms.roles import Roles
 from ...io.atomic import as_output_error, new_file, refuse_replacing
 from ...io.console import logger, progress_bar
-from ...io.documents import parsed, read_json, write_json
 from ...io.lock import alone
 from ...mining.embed import StoredEmbeddings, embed_by
 from ...mining.embedder import Reading, in_half
@@ -32,7 +31,7 @@ from ...mining.indexed_shards import QUERIES, SAMPLED, IndexedShards
 from ...mining.search import Ints, Pairs, by_faiss
 from ...mining.shard_search import ShardDocuments
 from ...mining.shortfall import Report, cpu_time
-from ...tables.tables import parquet_table
+from ...mining.unfinished import IndexSetting, read_block, with_report
 from ...task.run_files import FAISS_FILE
 from ...towers.saved import fingerprint, model_folder, similarity_of
 from .mining_task import DistinctTexts, MiningTask
@@ -140,12 +139,11 @@ def mine(
                 now = time.process_time()
                 report = replace(block.report, cpu_seconds=now - began)
                 began = now
-                about = {"report": json.dumps(asdict(report))}
                 with new_file(_part(parts, number)) as partial:  # makes the folder with the first
-                    parquet.write_table(table.replace_schema_metadata(about), partial)
+                    parquet.write_table(with_report(table, report), partial)
         report = _joined(parts, output, total, _schema(task))
         if (parts / _TUNING).is_file():
-            report = replace(report, recall=read_json(parts / _TUNING)["recall"])
+            report = replace(report, recall=IndexSetting.read(parts / _TUNING).recall)
         shutil.rmtree(parts)
     return replace(report, left_out=dict(task.left_out))
 
@@ -234,7 +232,8 @@ def _indexed(
     recall and the expected time."""
     indexed = IndexedShards.read(documents, task.docs.known, Path(index.name))
     if index.tuning.is_file():
-        return replace(indexed, probes=read_json(index.tuning)["probes"])
+        setting = IndexSetting.read(index.tuning)
+        return replace(indexed, probes=min(setting.probes, indexed.index.nlist))
     sample, without = sampled_queries(queries, task.answers, task.itself, SAMPLED)
     indexed, recall = indexed.tuned(sample, options.depth, without, index.recall)
     seconds = indexed.cpu_seconds(sample, options.depth, without, len(queries), BLOCK * QUERIES)
@@ -243,8 +242,7 @@ def _indexed(
         f"{options.depth:,} nearest documents of {len(sample):,} queries; all {len(queries):,} are to take about "
         f"{cpu_time(seconds)} of a CPU"
     )
-    with new_file(index.tuning) as partial:
-        write_json(partial, {"probes": indexed.probes, "recall": recall})
+    IndexSetting(indexed.probes, recall).write(index.tuning)
     return indexed
 
 
@@ -323,9 +321,9 @@ def _joined(parts: Path, output: Path, total: int, schema: pa.Schema) -> Report:
     report = Report()
     with new_file(output) as partial, parquet.ParquetWriter(partial, schema) as writer:
         for number in range(total):
-            part = parquet_table(_part(parts, number))
-            report += Report(**parsed(part.schema.metadata[b"report"]))
-            writer.write_table(part.replace_schema_metadata(None))
+            block, of_block = read_block(_part(parts, number), schema)
+            report += of_block
+            writer.write_table(block)
     return report
 
 
