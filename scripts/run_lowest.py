@@ -38,11 +38,11 @@ def main() -> None:
     subprocess.run([*compiling, "--output-file", versions, ROOT / "pyproject.toml"], check=True)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     install = [given.uv, "pip", "install", "--quiet", "--python", python, *links]
-    tests = ["pytest>=8", "pytest-timeout>=2.4", "pytest-xdist>=3.7", "hypothesis>=6.120"]
+    tests = ["pytest>=8.2", "pytest-timeout>=2.4", "pytest-xdist>=3.7", "hypothesis>=6.120"]
     subprocess.run([*install, "--requirement", versions, *tests], check=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    subprocess.run([*install, "--no-deps", "--editable", ROOT], check=True)
     command = [python, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    sys.exit(subprocess.run(command, cwd=ROOT, env=environment).returncode)
+    sys.exit(subprocess.run(command, cwd=ROOT).returncode)
 
 
 if __name__ == "__main__":

@@ -146,16 +146,18 @@ def test_what_is_refused_is_said() -> None:
             one
             == "fsdp divides towers over processes, but there is only one: launch several with torchrun, or drop it"
         )
-        assert (
-            full
-            == "out of memory even with one row at a time: lower the tower's max_length or size"
-        )
+        if sharded.RESTARTS:
+            assert (
+                full
+                == "out of memory even with one row at a time: lower the tower's max_length or size"
+            )
         assert (
             memory.startswith("out of memory within a divided tower")
             and "install torch 2.13" in memory
         )
 
 
+@pytest.mark.skipif(not sharded.RESTARTS, reason="such a step ends before torch 2.13")
 def test_out_of_memory_within_divided_towers_halves_on_all_processes() -> None:
     """Wherever it happens, forward, backward or in a replay, and on whichever process; what comes
     out is undisturbed."""
@@ -166,6 +168,7 @@ def test_out_of_memory_within_divided_towers_halves_on_all_processes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not sharded.RESTARTS, reason="such a step ends before torch 2.13")
 @pytest.mark.parametrize("kind", ["one", "two", "heads", "tables"])
 def test_every_moment_of_a_step_may_run_out_of_memory(kind: str) -> None:
     """On either process, also while footprints are measured; a second moment follows while the step

@@ -30,7 +30,7 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
 
     Each layer of an `nn.ModuleList` (the layers of a transformer) is put together when it runs, and
     the rest of a tower, embedding tables above all, at once. Gradients are sums over the processes,
-    as in `all_reduce_gradients`. Needs torch 2.8.
+    as in `all_reduce_gradients`.
 
     Args:
         towers: modules that are called with features; common parts of towers are divided once.

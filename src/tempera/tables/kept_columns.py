@@ -205,8 +205,9 @@ def refuse_unreadable(column: pa.ChunkedArray) -> None:
     for name, values in columns_of(column).items():
         for times in _times_in(values):
             try:
-                pc.min_max(times).as_py()
-            except (pa.ArrowException, OverflowError) as error:
+                for extreme in pc.min_max(times).values():
+                    extreme.as_py()
+            except (pa.ArrowException, OverflowError, KeyError) as error:  # no such time zone
                 raise ValueError(f"column {name!r}: {error}") from None
 
 

@@ -446,11 +446,17 @@ class BM25:
 
 
 def _numbers(array: pa.Array) -> NDArray[Any]:
-    """Return the numbers of an Arrow array without a copy; `to_numpy` would load pandas, which
-    takes 0.2 s."""
+    """Return the numbers of an Arrow array without a copy; `to_numpy` and, before PyArrow 26,
+    `to_pandas_dtype` would load pandas, which takes 0.2 s."""
     if array.null_count:
         raise ValueError("it has empty cells")
-    every = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())
+    if pa.types.is_floating(array.type):
+        kind = "f"
+    elif pa.types.is_signed_integer(array.type):
+        kind = "i"
+    else:
+        raise ValueError(f"it holds {array.type} in place of numbers")
+    every = np.frombuffer(array.buffers()[1], f"{kind}{array.type.bit_width // 8}")
     return every[array.offset : array.offset + len(array)]
 
 
