@@ -169,8 +169,10 @@ def pairs(name: str, folder: Path, rounds: int, peers: Path) -> dict[str, Any]:
             raise SystemExit(f"model2vec failed:\n{child.stderr[-2000:]}")
         for system in ("model2vec, distilled", *DEFAULTS, HEADLESS):
             kind = system.removeprefix("model2vec, ")
-            sides = (unit(np.load(place / f"{kind}-{side}.npy")) for side in ("queries", "docs"))
-            ranking = Ranking.by_vectors(*sides, judge.relevant, [METRIC])
+            queries, docs = (
+                unit(np.load(place / f"{kind}-{side}.npy")) for side in ("queries", "docs")
+            )
+            ranking = Ranking.by_vectors(queries, docs, judge.relevant, [METRIC])
             scores.setdefault(system, []).append(ranking.per_query[METRIC])
         cost = json.loads((place / "seconds.json").read_text(encoding="utf-8"))
         seconds.setdefault("model2vec", []).append(cost["whole"])
