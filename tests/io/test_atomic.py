@@ -217,7 +217,7 @@ def test_a_file_is_never_replaced(run: Path, overwrite: bool) -> None:
     path = run / "notes.txt"
     assert refused(path, overwrite) == f"--output {path} is a file; give a folder"
     assert refused(path / "below", overwrite).startswith(
-        f"cannot write {path}/below: File exists ("
+        f"cannot write {path}/below: Not a directory ("
     )
     assert holds(run) == OLD
 

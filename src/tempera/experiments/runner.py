@@ -124,12 +124,16 @@ class Worker:
         """
         process = self.process
         self.process = None
-        assert process is not None
+        assert process is not None and process.stdin is not None and process.stdout is not None
         try:
-            return process.wait(patience)
+            code = process.wait(patience)
         except subprocess.TimeoutExpired:
             process.kill()
-            return process.wait()
+            code = process.wait()
+        with suppress(BrokenPipeError):  # of a job that a killed process has not read
+            process.stdin.close()
+        process.stdout.close()
+        return code
 
 
 class Runner:

@@ -368,7 +368,9 @@ def refuse_inside_run(output: Path) -> None:
 def _refuse(
     output: Path, overwrite: bool, read: Sequence[str | Path], unfinished: Path | None = None
 ) -> None:
-    if not output.exists():
+    try:
+        os.stat(output)  # `exists` would hide from Python 3.14 on that a name is too long
+    except FileNotFoundError:
         return
     if not output.is_dir():
         raise OutputError(f"--output {output} is a file; give a folder")
