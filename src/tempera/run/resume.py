@@ -160,12 +160,14 @@ class Checkpoints:
     def _read_notes(self) -> dict[str, Any]:
         """Return the notes of this configuration; none if the notes are damaged or of another
         configuration, and the results are then found again."""
+        if not self.folder.is_dir():
+            return {}
         try:
             document = parsed((self.folder / _NOTES).read_text(encoding="utf-8"))
             if document["xxh3"] != _checksum(document["written"].encode()):
                 raise ValueError("its checksum differs")
             content = parsed(document["written"])
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return {}
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             logger.warning(f"{self.folder / _NOTES} is damaged and not used: {error}")
