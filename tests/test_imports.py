@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 HEAVY = {
@@ -87,7 +88,7 @@ def test_search_in_a_static_run_loads_no_torch(
     assert sorted(seen & {*UNNEEDED, "rich", "tqdm", "filelock"}) == []
     # Parts of Arrow that take as long as the search.
     parts = {"pyarrow.compute", "pyarrow.parquet", "pyarrow.dataset"}
-    if not options:
+    if not options and int(pa.__version__.split(".")[0]) >= 26:  # which loads them when needed
         assert [name for name in parts if f" {name}\n" in answer.err] == []
 
 
