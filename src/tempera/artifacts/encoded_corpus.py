@@ -14,8 +14,8 @@ from ..arguments import refuse_other_kinds
 from ..corpora.encoding import Engine, encode_corpus
 from ..corpora.encoding_job import EncodingJob, EncodingOptions
 from ..corpora.encoding_model import EncodingModel
+from ..corpora.manifest_form import Stored
 from ..corpora.many_shards import EncodedShards
-from ..corpora.stored_vectors import Stored
 from ..corpus.index import Found
 from ..corpus.layout import refuse_depth
 from ..errors import DataError, TemperaError

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from ..errors import DataError
 from ..io.untrusted import inside
 from ..towers.similarities import Similarity
-from .stored_vectors import Stored
 
+Stored = Literal["float32", "float16", "int8"]  # types of the numbers of stored vectors
 WIDEST = 1 << 24  # the largest width that is believed
 
 _SHOWN = 40  # letters of a value in a message

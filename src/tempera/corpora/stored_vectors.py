@@ -5,7 +5,7 @@ Letters in shapes: n rows, D width.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ..errors import DataError, refuse_unknown
 from ..ranking.nearest import refuse_not_finite
 from ..towers.similarities import Similarity
+from .manifest_form import Stored
 from .shard_columns import of_numbers
 
-Stored = Literal["float32", "float16", "int8"]
 Vectors = NDArray[np.float32]
 _TYPES = {"float32": pa.float32(), "float16": pa.float16(), "int8": pa.int8()}
 
