@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 if TYPE_CHECKING:
     from tempera.experiments.one_run import Report
@@ -45,10 +46,11 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sweep, "draw_sweep", lambda _: {})
     patch.setattr(tune, "draw_tuning", lambda _: {})
     patch.setattr(runner, "Worker", Inline)
-    spawning = import_module(
-        "torch.multiprocessing.spawn"
-    )  # the package has a function of this name
-    patch.setattr(spawning, "spawn", partial(spawning.start_processes, start_method="fork"))
+    if torch.version.cuda is None:  # with CUDA a fork may get no gradients
+        spawning = import_module(
+            "torch.multiprocessing.spawn"
+        )  # the package has a function of this name
+        patch.setattr(spawning, "spawn", partial(spawning.start_processes, start_method="fork"))
 
 
 @pytest.fixture(scope="session")

@@ -62,14 +62,16 @@ class Layout:
 
 # With processes that have no pairs, no negatives, no sampled documents.
 LAYOUTS = {2: Layout((6, 3), (0, 5), (1, 3)), 4: Layout((4, 0, 3, 2), (2, 1, 0, 2), (0, 3, 1, 0))}
+# Forked, with all that is loaded here: loading takes longer than the work. With CUDA, PyTorch
+# refuses gradients in a fork of a process in which a GPU was planned for on paper.
+START = "fork" if torch.version.cuda is None else "spawn"
 
 
 def world(size: int, work: Callable[..., Any], *given: Any, seconds: float = 60) -> list[Any]:
     """What `work(group, *given)` returns on each of `size` processes."""
     with tempfile.TemporaryDirectory() as folder:
-        # Forked, with all that is loaded here: loading takes longer than the work.
         running = mp.start_processes(
-            _process, (size, folder, work, given), nprocs=size, join=False, start_method="fork"
+            _process, (size, folder, work, given), nprocs=size, join=False, start_method=START
         )
         assert running is not None
         end = time.monotonic() + seconds
