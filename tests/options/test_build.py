@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -637,3 +638,9 @@ def test_no_option_is_nan_or_infinite(hint: Any) -> None:
             with pytest.raises(ConfigError, match=r"^part\.option") as refusal:
                 Builder(Options({})).value(hint, value, "part.option")
             assert "\n" not in str(refusal.value)
+
+
+def test_options_that_hold_themselves_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("train: &all\n  seed: [*all]\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="nested too deeply, or hold themselves"):
+        build(load(tmp_path / "config.yaml"))

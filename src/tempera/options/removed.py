@@ -31,9 +31,14 @@ def refuse_removed(options: Options) -> Options:
     """Return the options without removed options, all of which have to be at their old defaults.
 
     Raises:
-        ConfigError: a removed option at another value.
+        ConfigError: a removed option at another value, or options nested too deeply.
     """
-    kept, others = without_removed(options.values)
+    try:
+        kept, others = without_removed(options.values)
+    except RecursionError:
+        raise ConfigError(
+            "the options are nested too deeply, or hold themselves by an alias of YAML: write them out"
+        ) from None
     for name, value in others.items():
         place = options.place(name)
         where = f" ({place})" if place else ""
