@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 if TYPE_CHECKING:
     from tempera.experiments.one_run import Report
@@ -31,6 +30,8 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     """
     from functools import partial
     from importlib import import_module
+
+    import torch
 
     from tempera.artifacts import pictures
     from tempera.experiments import runner, sweep

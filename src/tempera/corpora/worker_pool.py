@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -120,10 +119,8 @@ def _follow(process: subprocess.Popen[str], order: dict[str, Any], tell: Tell) -
             tell(EncodedPart(**document["part"]))
         error = document.get("error", error)
         is_done = is_done or "done" in document
-    code = process.wait()
-    with suppress(BrokenPipeError):  # of an order that a killed process has not read
-        process.stdin.close()
-    process.stdout.close()
+    process.communicate()  # closes the pipes, also behind an order that nobody has read
+    code = process.returncode
     if not is_done and error is None:
         error = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     return WorkerOutcome(error, code)

@@ -124,16 +124,13 @@ class Worker:
         """
         process = self.process
         self.process = None
-        assert process is not None and process.stdin is not None and process.stdout is not None
+        assert process is not None
         try:
-            code = process.wait(patience)
+            process.communicate(timeout=patience)  # closes the pipes, too
         except subprocess.TimeoutExpired:
             process.kill()
-            code = process.wait()
-        with suppress(BrokenPipeError):  # of a job that a killed process has not read
-            process.stdin.close()
-        process.stdout.close()
-        return code
+            process.communicate()
+        return process.returncode
 
 
 class Runner:
